@@ -1,0 +1,38 @@
+# Compiler flags. Only what every consumer must share (the language level, RUNLOOM_DEBUG) is public; the
+# rest belongs to our own targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+# The static libraries end up in the Python module, so everything is position independent.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+# Frame pointers let a fiber dump and a profiler walk a stack that no unwinder knows. They are wanted in
+# every file of a program, so they are not tied to a target.
+add_compile_options(-fno-omit-frame-pointer)
+
+if(RUNLOOM_SANITIZE)
+  add_compile_options(-fsanitize=${RUNLOOM_SANITIZE})
+  add_link_options(-fsanitize=${RUNLOOM_SANITIZE})
+  if(RUNLOOM_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=all)
+  endif()
+endif()
+
+if(RUNLOOM_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# Warnings for one of our targets.
+function(runloom_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow)
+  if(RUNLOOM_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(RUNLOOM_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # gcc warns of every std::atomic_thread_fence under tsan, which does not model fences.
+    target_compile_options(${target} PRIVATE -Wno-tsan)
+  endif()
+endfunction()
