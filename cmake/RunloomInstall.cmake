@@ -6,6 +6,8 @@ set(_config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/runloom")
 get_property(_layers GLOBAL PROPERTY RUNLOOM_LAYERS)
 get_property(RUNLOOM_KINDS GLOBAL PROPERTY RUNLOOM_KINDS)
 set(RUNLOOM_LAYER_TABLE "")
+# From the .pc file to the prefix, so that an install tree can be moved.
+file(RELATIVE_PATH PC_PREFIX "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 
 foreach(layer IN LISTS _layers)
   install(DIRECTORY src/${layer}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT devel
