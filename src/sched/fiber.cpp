@@ -1,0 +1,356 @@
+#include "runloom/sched/fiber.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <new>
+
+#include "runloom/sched/check.hpp"
+#include "scheduler_impl.hpp"
+
+namespace runloom {
+namespace detail {
+namespace {
+
+std::atomic<UnhandledExceptionHandler> unhandled_handler{nullptr};
+
+[[noreturn]] void fiber_entry(boost::context::detail::transfer_t transfer) {
+  HubImpl& hub = *tl_hub;
+  Fiber& self = *hub.current;
+  Context::entered(self.context, transfer);
+  hub.reap();
+  try {
+    self.ops->run(self.frame);
+    self.has_result = true;
+  } catch (...) {
+    self.exception = std::current_exception();
+  }
+  finish_fiber(self);
+  hub.switch_last(self);
+}
+
+FiberId take_id(HubImpl* hub, Scheduler::Impl& impl) noexcept {
+  constexpr FiberId kBlock = 256;
+  if (!hub) return impl.next_id.fetch_add(1, std::memory_order_relaxed);
+  if (hub->next_id == hub->last_id) {
+    hub->next_id = impl.next_id.fetch_add(kBlock, std::memory_order_relaxed);
+    hub->last_id = hub->next_id + kBlock;
+  }
+  return hub->next_id++;
+}
+
+void start_message(Hub& hub, Hub::Message& message) {
+  static_cast<HubImpl&>(hub).enqueue_fresh(*static_cast<FiberMessage&>(message).fiber);
+}
+
+// Where a spawn of the calling thread goes.
+HubImpl& target_hub(Scheduler::Impl& impl, const SpawnOptions& options) noexcept {
+  const auto count = static_cast<std::uint32_t>(impl.hubs.size());
+  if (options.hub >= 0) return *impl.hubs[static_cast<std::uint32_t>(options.hub) % count];
+  if (tl_hub && &tl_hub->impl == &impl) return *tl_hub;
+  return *impl.hubs[impl.next_hub.fetch_add(1, std::memory_order_relaxed) % count];
+}
+
+}  // namespace
+
+Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::size_t frame_size,
+                      std::size_t frame_align, std::error_code& error) noexcept {
+  HubImpl* hub = tl_hub;
+  if (!scheduler) {
+    if (!hub) {
+      error = make_error_code(Errc::not_in_fiber);
+      return nullptr;
+    }
+    scheduler = &hub->scheduler();
+  }
+  Scheduler::Impl& impl = SchedulerAccess::impl(*scheduler);
+  if (impl.at_fiber_limit()) [[unlikely]] {
+    error = make_error_code(Errc::fiber_limit);
+    return nullptr;
+  }
+  const std::size_t size =
+      options.stack_size ? options.stack_size : impl.stack_size.load(std::memory_order_relaxed);
+  StackClass* cls = stack_class(size);
+  // The frame and the local memory must leave room for the function to run.
+  if (!cls || frame_size + options.local_size > cls->stack_size() / 2) {
+    error = make_error_code(Errc::stack_size);
+    return nullptr;
+  }
+  StackSlot* slot = hub ? hub->stacks.take(*cls, impl.options.guard, error)
+                        : cls->take(1, impl.options.guard, error);
+  if (!slot) return nullptr;
+
+  char* top = slot->high() - sizeof(Fiber);
+#ifdef RUNLOOM_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(slot->low(), static_cast<std::size_t>(slot->high() - slot->low()));
+#endif
+  auto* fiber = new (top) Fiber;
+  // Tickets go on across reuse, so a token of an earlier life never matches.
+  fiber->word.store((slot->wait_word & ~std::uint64_t{0xffff}) | kWakeAbandoned, std::memory_order_relaxed);
+  slot->touched = true;
+  fiber->slot = slot;
+  fiber->scheduler = scheduler;
+  HubImpl& target = target_hub(impl, options);
+  fiber->home.store(&target, std::memory_order_relaxed);
+  fiber->hub_index.store(target.index(), std::memory_order_relaxed);
+  fiber->noyield = options.noyield;
+  fiber->pinned = options.hub >= 0;
+  const std::size_t kept = std::min(options.name.size(), sizeof(fiber->name) - 1);
+  options.name.copy(fiber->name, kept);
+
+  auto down = [&top](std::size_t bytes, std::size_t align) {
+    auto at = reinterpret_cast<std::uintptr_t>(top) - bytes;
+    top = reinterpret_cast<char*>(at / align * align);
+    return top;
+  };
+  if (options.local_size) fiber->local = down(options.local_size, 64);
+  fiber->frame = down(frame_size, std::max<std::size_t>(frame_align, 16));
+  fiber->context.make(slot->low(), down(0, 64), &fiber_entry);
+  HubImpl* own = hub && &hub->impl == &impl ? hub : nullptr;
+  fiber->id.store(take_id(own, impl), std::memory_order_release);
+  slot->in_use.store(true, std::memory_order_release);
+  return fiber;
+}
+
+void* fiber_frame(Fiber* fiber) noexcept { return fiber->frame; }
+FiberId fiber_id(const Fiber* fiber) noexcept {
+  return fiber->id.load(std::memory_order_relaxed);
+}
+
+void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept {
+  fiber->ops = ops;
+  fiber->handle_dropped = !joinable;
+  fiber->refs.store(joinable ? 2 : 1, std::memory_order_relaxed);
+  HubImpl& target = *fiber->hub();
+  fiber->since.store(target.turn_ns(), std::memory_order_relaxed);
+  if (&target == tl_hub) {
+    target.started.add(1);
+    target.enqueue_fresh(*fiber);
+    return;
+  }
+  target.foreign_started.fetch_add(1, std::memory_order_relaxed);
+  fiber->run_message.fiber = fiber;
+  fiber->run_message.fn = &start_message;
+  target.push(fiber->run_message);
+}
+
+// The order matters: the result is complete before `done` is visible; joiners are woken under the
+// lock; after the unlock the handle may go at any time, but the stack stays until the running
+// reference is dropped by whoever runs next on the hub (reap).
+void finish_fiber(Fiber& self) noexcept {
+  HubImpl& hub = *self.hub();
+  RUNLOOM_CHECK(self.scope == nullptr, "a fiber ended inside a CancelScope");
+  bool report;
+  {
+    std::lock_guard hold(self.lock);
+    self.done = true;
+    report = self.handle_dropped && self.exception && !self.exception_taken;
+    if (report) self.exception_taken = true;
+    while (WaitNode* node = self.joiners.claim_front()) schedule(node->token.waiter);
+  }
+  if (report) report_unhandled(self, self.exception);
+  const SwitchHooks& hooks = hub.impl.options.hooks;
+  if (hooks.finished) hooks.finished(hooks.context, &self);
+  self.state.store(FiberState::ended, std::memory_order_relaxed);
+  hub.ended.add(1);
+}
+
+void drop_reference(Fiber& fiber) noexcept {
+  if (fiber.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (fiber.has_result) fiber.ops->drop(fiber.frame);
+  fiber.exception = nullptr;
+  StackSlot* slot = fiber.slot;
+  {
+    std::lock_guard hold(fiber.lock);
+    fiber.id.store(0, std::memory_order_relaxed);  // stale handles miss from here on
+  }
+  fiber.context.destroy();
+  slot->wait_word = fiber.word.load(std::memory_order_relaxed);
+  slot->in_use.store(false, std::memory_order_release);
+  if (tl_hub) {
+    tl_hub->stacks.give(slot);
+  } else {
+    slot->next = nullptr;
+    class_of(slot)->give(slot, slot, 1);
+  }
+}
+
+bool fiber_done(const Fiber* fiber) noexcept {
+  auto& lock = const_cast<Fiber*>(fiber)->lock;
+  std::lock_guard hold(lock);
+  return fiber->done;
+}
+
+Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
+  RUNLOOM_CHECK(fiber != current_fiber(), "a fiber can't join itself");
+  fiber->lock.lock();
+  if (!fiber->done) {
+    WaitNode node(begin_wait());
+    fiber->joiners.push_back(node);
+    fiber->lock.unlock();
+    const WakeCode code =
+        wait(node.token, {.reason = WaitReason::join, .object = fiber, .deadline = deadline});
+    fiber->lock.lock();
+    fiber->joiners.remove_if_linked(node);
+    if (code != kWakeUser && !fiber->done) {
+      fiber->lock.unlock();
+      return fail(wake_error(code));
+    }
+  }
+  const bool dropped = !fiber->has_result && !fiber->exception;
+  const bool raise = fiber->exception && !fiber->exception_taken;
+  fiber->exception_taken = true;
+  fiber->lock.unlock();
+  if (raise) std::rethrow_exception(fiber->exception);
+  // Dropped without running (fork), or its exception was taken by an earlier join.
+  if (dropped || fiber->exception) return fail(Errc::cancelled);
+  return {};
+}
+
+void release_fiber(Fiber* fiber) noexcept {
+  bool report;
+  {
+    std::lock_guard hold(fiber->lock);
+    fiber->handle_dropped = true;
+    report = fiber->done && fiber->exception && !fiber->exception_taken;
+    if (report) fiber->exception_taken = true;
+  }
+  if (report) report_unhandled(*fiber, fiber->exception);
+  drop_reference(*fiber);
+}
+
+void report_unhandled(const Fiber& fiber, std::exception_ptr exception) noexcept {
+  const std::string_view name = fiber.name;
+  if (auto* handler = unhandled_handler.load(std::memory_order_acquire)) {
+    handler(name, exception);
+    return;
+  }
+  const char* what = "an exception that is no std::exception";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "runloom: fiber %llu '%s' ended with an exception that nobody joins: %s\n",
+                 static_cast<unsigned long long>(fiber_id(&fiber)), fiber.name, error.what());
+    return;
+  } catch (...) {
+  }
+  std::fprintf(stderr, "runloom: fiber %llu '%s' ended with %s that nobody joins\n",
+               static_cast<unsigned long long>(fiber_id(&fiber)), fiber.name, what);
+}
+
+}  // namespace detail
+
+void set_unhandled_exception_handler(UnhandledExceptionHandler handler) noexcept {
+  detail::unhandled_handler.store(handler, std::memory_order_release);
+}
+
+// A handle names the fiber only while the id under the fiber's lock is its own.
+bool FiberHandle::unpark() const noexcept {
+  if (!fiber_) return false;
+  detail::Waiter* woken = nullptr;
+  {
+    std::lock_guard hold(fiber_->lock);
+    if (fiber_->id.load(std::memory_order_relaxed) != id_ || fiber_->done) return false;
+    if (fiber_->park_token.waiter && detail::claim(fiber_->park_token, detail::kWakeUser)) {
+      woken = fiber_;
+      fiber_->park_token = {};
+    } else {
+      ++fiber_->permits;
+    }
+  }
+  if (woken) detail::schedule(woken);
+  return true;
+}
+
+bool FiberHandle::cancel() const noexcept {
+  if (!fiber_) return false;
+  std::lock_guard hold(fiber_->lock);
+  if (fiber_->id.load(std::memory_order_relaxed) != id_ || fiber_->done) return false;
+  detail::cancel_fiber(fiber_);
+  return true;
+}
+
+bool FiberHandle::alive() const noexcept {
+  if (!fiber_) return false;
+  std::lock_guard hold(fiber_->lock);
+  return fiber_->id.load(std::memory_order_relaxed) == id_ && !fiber_->done;
+}
+
+namespace this_fiber {
+
+bool exists() noexcept { return detail::current_fiber() != nullptr; }
+FiberId id() noexcept {
+  const detail::Fiber* fiber = detail::current_fiber();
+  return fiber ? fiber->id.load(std::memory_order_relaxed) : 0;
+}
+FiberHandle handle() noexcept {
+  detail::Fiber* fiber = detail::current_fiber();
+  return fiber ? FiberHandle(fiber, detail::fiber_id(fiber)) : FiberHandle();
+}
+std::string_view name() noexcept {
+  const detail::Fiber* fiber = detail::current_fiber();
+  return fiber ? std::string_view(fiber->name) : std::string_view();
+}
+void* local() noexcept {
+  const detail::Fiber* fiber = detail::current_fiber();
+  return fiber ? fiber->local : nullptr;
+}
+std::size_t stack_left() noexcept {
+  const detail::Fiber* fiber = detail::current_fiber();
+  if (!fiber) return 0;
+  return static_cast<std::size_t>(static_cast<char*>(__builtin_frame_address(0)) -
+                                  fiber->slot->low());
+}
+
+void yield() noexcept {
+  detail::HubImpl* hub = detail::tl_hub;
+  if (!hub || !hub->current || hub->current->noyield || hub->current->forbid) return;
+  detail::Fiber& self = *hub->current;
+  hub->enqueue(self);
+  hub->switch_away(self);
+}
+
+Result<void> sleep_until(Deadline deadline) {
+  if (deadline.passed()) {
+    auto cancelled = check_cancelled();
+    if (!cancelled) return cancelled;
+    yield();
+    return {};
+  }
+  // Nobody else knows the token: only the timer, a cancel or a scope ends the wait.
+  const auto token = detail::begin_wait();
+  const auto code = detail::wait(token, {.reason = WaitReason::sleep, .deadline = deadline});
+  if (code == detail::kWakeTimedOut && deadline.passed()) return {};
+  return fail(detail::wake_error(code));
+}
+
+Result<void> park(Deadline deadline, bool foreign_wakeable) {
+  detail::Fiber* self = detail::current_fiber();
+  if (!self) return fail(Errc::not_in_fiber);
+  self->lock.lock();
+  if (self->permits > 0) {
+    --self->permits;
+    self->lock.unlock();
+    return {};
+  }
+  const auto token = detail::begin_wait();
+  self->park_token = token;
+  self->lock.unlock();
+  const auto code = detail::wait(token, {.reason = WaitReason::park,
+                                         .deadline = deadline,
+                                         .external = foreign_wakeable});
+  if (code == detail::kWakeUser) return {};
+  std::lock_guard hold(self->lock);
+  self->park_token = {};
+  return fail(detail::wake_error(code));
+}
+
+ForbidPark::ForbidPark() noexcept {
+  if (detail::Fiber* fiber = detail::current_fiber()) ++fiber->forbid;
+}
+ForbidPark::~ForbidPark() {
+  if (detail::Fiber* fiber = detail::current_fiber()) --fiber->forbid;
+}
+
+}  // namespace this_fiber
+}  // namespace runloom

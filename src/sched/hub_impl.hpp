@@ -1,0 +1,161 @@
+// The loop of a hub, and the queues it owns.
+//
+// A parking fiber takes the next ready fiber off the queue and jumps straight to it. Only when
+// the queue is empty, or the turn's budget of switches is used up, does it jump to the hub's own
+// context, which runs a turn: inbox, expired timers, the driver's events, in that order, are
+// appended to the tail of the queue (FIFO: nothing overtakes). A turn's budget is 61 switches, or
+// fewer when 61 took longer than a millisecond.
+//
+// Ownership (I2): run queue, timers, driver and everything else here without a comment belongs to
+// the hub's thread. Other threads push to `inbox` and wake the hub if it sleeps; unstarted fibers
+// that may be stolen stand in `fresh`, under its lock. `stamp` orders the two queues.
+//
+// Sleep: announce (sleeping = true), fence, look again at the inbox, then block. A waker pushes,
+// fences, and calls Driver::wake only if it was the one to clear `sleeping`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "fiber_impl.hpp"
+#include "stack_pool.hpp"
+#include "timer_heap.hpp"
+
+namespace runloom::detail {
+
+class FiberQueue {
+ public:
+  bool empty() const noexcept { return head_ == nullptr; }
+  Fiber* front() const noexcept { return head_; }
+  std::uint32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+  void push(Fiber& fiber) noexcept {
+    fiber.next = nullptr;
+    (tail_ ? tail_->next : head_) = &fiber;
+    tail_ = &fiber;
+    add(1);
+  }
+  Fiber* pop() noexcept {
+    Fiber* fiber = head_;
+    if (fiber) {
+      head_ = fiber->next;
+      if (!head_) tail_ = nullptr;
+      add(-1);
+    }
+    return fiber;
+  }
+
+ private:
+  void add(int n) noexcept {
+    size_.store(size_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(n),
+                std::memory_order_relaxed);
+  }
+  Fiber* head_ = nullptr;
+  Fiber* tail_ = nullptr;
+  std::atomic<std::uint32_t> size_{0};  // written by the owner, read by anyone
+};
+
+// A counter with one writer.
+class OwnedCounter {
+ public:
+  void add(std::uint64_t n) noexcept {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+struct HubImpl final : Hub {
+  HubImpl(Scheduler& scheduler, Scheduler::Impl& impl, int index);
+  ~HubImpl();
+
+  // --- on the hub's thread ---
+  void bind() noexcept;    // the calling thread becomes this hub
+  void unbind() noexcept;
+  void loop();             // until the scheduler's run is over
+  void enqueue(Fiber& fiber) noexcept {  // makes a started fiber runnable
+    fiber.state.store(FiberState::runnable, std::memory_order_relaxed);
+    fiber.stamp = ++stamp_;
+    ready.push(fiber);
+  }
+  void enqueue_fresh(Fiber& fiber) noexcept;
+  void switch_away(Fiber& self) noexcept;   // the fiber parks or yields; it is queued or waiting
+  [[noreturn]] void switch_last(Fiber& self) noexcept;
+  void check_cancel(Fiber& fiber) noexcept;  // wakes it if its wait must end
+  void arm(WaitTimer& timer, Deadline deadline) {
+    timers.insert(timer, deadline.ns());
+    timers_armed.store(timers.size(), std::memory_order_relaxed);
+  }
+  void disarm(WaitTimer& timer) noexcept {
+    timers.remove(timer);
+    timers_armed.store(timers.size(), std::memory_order_relaxed);
+  }
+  std::int64_t read_clock() noexcept;
+  void cancel_parked() noexcept;  // while the scheduler ends
+  void reap() noexcept {
+    if (zombie) [[unlikely]] reap_zombie();
+  }
+  void reap_zombie() noexcept;
+
+  // --- any thread ---
+  void push(Message& message) noexcept;
+  void wake_if_sleeping() noexcept;
+  // Fibers that started here or stand here to start, and have not ended.
+  std::uint64_t load() const noexcept;
+  bool inbox_empty() const noexcept { return inbox.load(std::memory_order_acquire) == nullptr; }
+
+  Scheduler::Impl& impl;
+  Fiber main;                // stands for the hub's own context
+  Fiber* current = nullptr;  // null: the hub's own context runs
+  Fiber* zombie = nullptr;   // ended, still to be reaped by whoever runs next
+  FiberQueue ready;
+  int budget = 0;
+  int turn_budget = 61;
+  ThreadPointers thread;
+  TimerHeap timers;
+  StackCache stacks;
+  bool bound = false;
+  bool multi = false;        // fresh fibers may be stolen
+  std::int64_t spin_ns = 0;  // adaptive
+  std::int64_t housekeeping_at = 0;  // 0: none armed
+  std::vector<std::unique_ptr<Driver>> old_drivers;
+  std::atomic<Driver*> waker{nullptr};  // driver_, for other threads
+  std::thread os_thread;     // hubs 1..n-1
+  FiberId next_id = 0, last_id = 0;  // block of ids
+
+  SpinLock fresh_lock{LockRank::queue};
+  FiberQueue fresh;  // guarded by fresh_lock; size() by anyone
+
+  alignas(64) std::atomic<Message*> inbox{nullptr};
+  std::atomic<bool> sleeping{false};
+
+  alignas(64) OwnedCounter started, ended, switches, turns, polls, sleeps, stolen;
+  std::atomic<std::uint64_t> timers_armed{0};
+  std::atomic<std::int64_t> external{0};  // fibers parked in external waits
+  std::atomic<std::uint64_t> foreign_started{0};  // fibers that other threads started here
+  std::atomic<std::uint64_t> lost{0};             // fibers that other hubs stole
+  std::atomic<std::uint64_t> wakes_sent{0};
+  std::atomic<Fiber*> running{nullptr};   // for the watchdog and the registry
+
+ private:
+  void turn();
+  void drain_inbox() noexcept;
+  void adopt_fresh() noexcept;
+  bool idle();  // false: the run is over
+  bool spin();
+  bool steal() noexcept;
+  bool work_pending() const noexcept;
+  void switch_to(Fiber& from, Fiber& to) noexcept;
+  Fiber* next_ready() noexcept;
+  std::int64_t idle_timeout() noexcept;
+  void housekeeping() noexcept;
+  std::uint64_t stamp_ = 0;
+};
+
+extern thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec")));
+
+}  // namespace runloom::detail

@@ -1,0 +1,249 @@
+#include "runloom/sched/park.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "runloom/sched/cancel.hpp"
+#include "scheduler_impl.hpp"
+
+namespace runloom::detail {
+namespace {
+
+constexpr std::uint64_t pending_word(const WaitToken& token) noexcept {
+  return token.ticket << 16;
+}
+constexpr WakeCode code_of(std::uint64_t word) noexcept {
+  return static_cast<WakeCode>(word & 0xffff);
+}
+
+ThreadWaitHooks thread_hooks;
+
+// Thread waiters are recycled and never freed, so that a stale token stays harmless.
+SpinLock pool_lock{LockRank::pool};
+ThreadWaiter* free_waiters = nullptr;
+
+struct ThreadWaiterOwner {
+  ThreadWaiter* waiter = nullptr;
+  ~ThreadWaiterOwner() {
+    if (!waiter) return;
+    std::lock_guard hold(pool_lock);
+    waiter->next_free = free_waiters;
+    free_waiters = waiter;
+  }
+};
+thread_local ThreadWaiterOwner tl_waiter;
+
+void expire_wait(TimerNode& node) {
+  auto& timer = static_cast<WaitTimer&>(node);
+  wake(timer.token, kWakeTimedOut);
+}
+
+// Closes the calling fiber's own wait. When somebody claimed it first the fiber is, or is about
+// to be, queued: it must go through the park to take itself off the queue.
+bool end_own_wait(const WaitToken& token, WakeCode code) noexcept { return claim(token, code); }
+
+WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
+                    const WaitOptions& options) {
+  WakeCode forced = kWakePending;
+  if (fiber.noyield || fiber.forbid != 0) [[unlikely]] {
+    forced = kWakeForbidden;
+  } else if (options.cancellable) {
+    if (hub.impl.ending.load(std::memory_order_relaxed)) [[unlikely]] {
+      // A loop that ignores the failure must not keep the others from ending.
+      hub.enqueue(fiber);
+      hub.switch_away(fiber);
+      forced = kWakeCancelled;
+    } else if (fiber.scope || fiber.cancel.load(std::memory_order_relaxed)) {
+      forced = pending_cancel(fiber, fiber.cancel.load(std::memory_order_acquire));
+    }
+  }
+  if (forced != kWakePending && end_own_wait(token, forced)) return forced;
+
+  Deadline deadline = options.deadline;
+  if (options.cancellable && fiber.scope)
+    deadline = Deadline::earlier(deadline, scope_deadline(fiber));
+  if (!deadline.is_never() && deadline.passed() && end_own_wait(token, kWakeTimedOut))
+    return kWakeTimedOut;
+
+  WaitTimer timer;
+  timer.fire = &expire_wait;
+  timer.token = token;
+  if (!deadline.is_never()) hub.arm(timer, deadline);
+  fiber.timer = &timer;
+  fiber.waiting = token;
+  fiber.own_deadline = options.deadline;
+  fiber.cancellable = options.cancellable;
+  fiber.reason.store(options.reason, std::memory_order_relaxed);
+  fiber.object.store(options.object, std::memory_order_relaxed);
+  if (code_of(fiber.word.load(std::memory_order_relaxed)) == kWakePending) {
+    fiber.state.store(FiberState::parked, std::memory_order_relaxed);
+    fiber.since.store(hub.turn_ns(), std::memory_order_relaxed);
+  }
+  if (options.external) hub.external.fetch_add(1, std::memory_order_relaxed);
+
+  hub.switch_away(fiber);
+
+  if (options.external) hub.external.fetch_sub(1, std::memory_order_relaxed);
+  if (timer.armed()) hub.disarm(timer);
+  fiber.timer = nullptr;
+  fiber.reason.store(WaitReason::none, std::memory_order_relaxed);
+  return code_of(fiber.word.load(std::memory_order_acquire));
+}
+
+// Blocks until signalled; false when the time was up first.
+bool wait_signal(ThreadWaiter& waiter, Deadline deadline) noexcept {
+  while (waiter.signal.load(std::memory_order_acquire) == 0) {
+    timespec until{};
+    timespec* limit = nullptr;
+    if (!deadline.is_never()) {
+      const std::int64_t ns = deadline.ns() < 0 ? 0 : deadline.ns();
+      until.tv_sec = ns / 1'000'000'000;
+      until.tv_nsec = ns % 1'000'000'000;
+      limit = &until;
+    }
+    // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time.
+    const long rc = ::syscall(SYS_futex, &waiter.signal, FUTEX_WAIT_BITSET_PRIVATE, 0, limit,
+                              nullptr, FUTEX_BITSET_MATCH_ANY);
+    if (rc != 0 && errno == ETIMEDOUT) return waiter.signal.load(std::memory_order_acquire) != 0;
+  }
+  return true;
+}
+
+WakeCode block_thread(const WaitToken& token, const WaitOptions& options) {
+  auto& waiter = static_cast<ThreadWaiter&>(*token.waiter);
+  Deadline deadline = options.deadline;
+  if (options.cancellable && waiter.scope) {
+    const WakeCode forced = pending_cancel(waiter, false);
+    if (forced != kWakePending && claim(token, forced)) return forced;
+    deadline = Deadline::earlier(deadline, scope_deadline(waiter));
+  }
+  if (waiter.signal.load(std::memory_order_acquire) == 0) {
+    void* state = thread_hooks.before ? thread_hooks.before() : nullptr;
+    // Timed out, unless somebody claims the wait first: then the signal is on its way.
+    if (!wait_signal(waiter, deadline) && !claim(token, kWakeTimedOut))
+      wait_signal(waiter, Deadline::never());
+    if (thread_hooks.after) thread_hooks.after(state);
+  }
+  waiter.signal.store(0, std::memory_order_relaxed);
+  return code_of(waiter.word.load(std::memory_order_acquire));
+}
+
+void resume_message(Hub& hub, Hub::Message& message) {
+  static_cast<HubImpl&>(hub).enqueue(*static_cast<FiberMessage&>(message).fiber);
+}
+
+}  // namespace
+
+ThreadWaiter& thread_waiter() noexcept {
+  if (!tl_waiter.waiter) {
+    std::lock_guard hold(pool_lock);
+    if (free_waiters) {
+      tl_waiter.waiter = free_waiters;
+      free_waiters = free_waiters->next_free;
+    } else {
+      tl_waiter.waiter = new ThreadWaiter;
+    }
+  }
+  return *tl_waiter.waiter;
+}
+
+Fiber* current_fiber() noexcept { return tl_hub ? tl_hub->current : nullptr; }
+
+Waiter& current_waiter() noexcept {
+  Fiber* fiber = current_fiber();
+  return fiber ? static_cast<Waiter&>(*fiber) : thread_waiter();
+}
+
+bool on_fiber() noexcept { return current_fiber() != nullptr; }
+
+WaitToken begin_wait() noexcept {
+  Waiter& waiter = current_waiter();
+  const std::uint64_t ticket = (waiter.word.load(std::memory_order_relaxed) >> 16) + 1;
+  // Published to claimers by the lock under which the node is enqueued.
+  waiter.word.store(ticket << 16, std::memory_order_relaxed);
+  return {&waiter, ticket};
+}
+
+WakeCode wait(const WaitToken& token, const WaitOptions& options) {
+  HubImpl* hub = token.waiter->hub();
+  if (hub) return park_fiber(*hub, *hub->current, token, options);
+  return block_thread(token, options);
+}
+
+bool try_abandon(const WaitToken& token) noexcept { return claim(token, kWakeAbandoned); }
+
+bool claim(const WaitToken& token, WakeCode code) noexcept {
+  std::uint64_t expected = pending_word(token);
+  return token.waiter->word.compare_exchange_strong(expected, expected | code,
+                                                    std::memory_order_acq_rel,
+                                                    std::memory_order_relaxed);
+}
+
+void schedule(Waiter* waiter) noexcept {
+  HubImpl* hub = waiter->hub();
+  if (!hub) {
+    auto& thread = static_cast<ThreadWaiter&>(*waiter);
+    thread.signal.store(1, std::memory_order_release);
+    ::syscall(SYS_futex, &thread.signal, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    return;
+  }
+  auto& fiber = static_cast<Fiber&>(*waiter);
+  if (hub == tl_hub) {
+    hub->enqueue(fiber);
+    return;
+  }
+  fiber.run_message.fiber = &fiber;
+  fiber.run_message.fn = &resume_message;
+  hub->push(fiber.run_message);
+}
+
+std::error_code wake_error(WakeCode code) noexcept {
+  switch (code) {
+    case kWakeTimedOut:
+      return make_error_code(Errc::timed_out);
+    case kWakeCancelled:
+      return make_error_code(Errc::cancelled);
+    case kWakeForbidden:
+      return make_error_code(Errc::park_forbidden);
+    default:
+      return make_error_code(Errc::closed);
+  }
+}
+
+void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept { thread_hooks = hooks; }
+
+}  // namespace runloom::detail
+
+namespace runloom {
+
+const char* to_string(WaitReason reason) noexcept {
+  switch (reason) {
+    case WaitReason::none: return "none";
+    case WaitReason::sleep: return "sleep";
+    case WaitReason::park: return "park";
+    case WaitReason::channel_send: return "channel send";
+    case WaitReason::channel_recv: return "channel receive";
+    case WaitReason::select: return "select";
+    case WaitReason::mutex: return "mutex";
+    case WaitReason::cond_var: return "condition variable";
+    case WaitReason::event: return "event";
+    case WaitReason::semaphore: return "semaphore";
+    case WaitReason::wait_group: return "wait group";
+    case WaitReason::join: return "join";
+    case WaitReason::join_set: return "join set";
+    case WaitReason::blocking: return "blocking call";
+    case WaitReason::io_read: return "read";
+    case WaitReason::io_write: return "write";
+    case WaitReason::io_accept: return "accept";
+    case WaitReason::io_connect: return "connect";
+    case WaitReason::io_close: return "close";
+    case WaitReason::io_poll: return "poll";
+    case WaitReason::nested_run: return "nested run";
+  }
+  return "?";
+}
+
+}  // namespace runloom

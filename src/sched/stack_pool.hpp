@@ -1,0 +1,125 @@
+// Stacks: carved from large slabs, guarded, reused hot.
+//
+// A slab is one mapping of many slots; a slot is [guard page][stack], and the fiber's control
+// block lies at the very top of the stack, in the page that the fiber touches anyway. Slabs are
+// never unmapped, so a pointer to a control block stays readable for ever (type-stable): stale
+// handles read an id that does not match, or zero after a trim.
+//
+// Guards: MADV_GUARD_INSTALL (Linux 6.13+) costs no kernel map; mprotect costs two a stack and
+// ends at vm.max_map_count. The choice is made per slab. A guard that can't be installed fails
+// the spawn: no stack without a guard, ever.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <system_error>
+
+#include "runloom/sched/scheduler.hpp"
+#include "runloom/sched/spin_lock.hpp"
+
+namespace runloom::detail {
+
+struct Slab;
+
+// Bookkeeping of a slot, outside of its pages so that trimming may drop all of them.
+struct StackSlot {
+  StackSlot* next = nullptr;  // free list
+  Slab* slab = nullptr;
+  std::atomic<bool> in_use{false};
+  bool touched = false;        // since it was carved or trimmed
+  std::uint32_t index = 0;
+  std::uint64_t wait_word = 0; // the waiter's word across a trim: tickets are never reused
+  char* low() const noexcept;  // lowest usable byte, just above the guard
+  char* high() const noexcept; // one past the highest byte
+};
+
+struct Slab {
+  Slab* next = nullptr;  // all slabs, newest first; never removed
+  char* base = nullptr;
+  std::size_t size = 0;         // bytes mapped
+  std::size_t stride = 0;       // bytes a slot, guard included
+  std::uint32_t slots = 0;
+  std::atomic<std::uint32_t> carved{0};
+  bool madvise_guard = false;
+  StackSlot* slot = nullptr;    // array of `slots`
+};
+
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kMinStack = 16 * 1024;
+inline constexpr std::size_t kMaxStack = std::size_t{1} << 30;
+
+inline char* StackSlot::low() const noexcept {
+  return slab->base + static_cast<std::size_t>(index) * slab->stride + kPage;
+}
+inline char* StackSlot::high() const noexcept {
+  return slab->base + (static_cast<std::size_t>(index) + 1) * slab->stride;
+}
+
+// Stacks of one size; process-wide. Hubs take and give in batches (StackCache).
+class StackClass {
+ public:
+  explicit StackClass(std::size_t stack_size) noexcept : size_(stack_size) {}
+  std::size_t stack_size() const noexcept { return size_; }
+  // Up to `count` stacks, chained; null and `error` when not one can be had.
+  StackSlot* take(std::uint32_t count, GuardMode guard, std::error_code& error) noexcept;
+  void give(StackSlot* first, StackSlot* last, std::uint32_t count) noexcept;
+  // Returns the memory of the free stacks to the kernel. Counts those trimmed.
+  std::uint64_t trim() noexcept;
+  StackClass* next = nullptr;  // all classes
+
+ private:
+  StackSlot* carve(GuardMode guard, std::error_code& error) noexcept;
+  Slab* map_slab(GuardMode guard, std::error_code& error) noexcept;
+
+  const std::size_t size_;
+  SpinLock lock_{LockRank::pool};
+  StackSlot* free_ = nullptr;
+  std::uint32_t free_count_ = 0;
+  Slab* current_ = nullptr;
+};
+
+// The class of a size (rounded up to pages), made on first use; null: Errc::stack_size.
+StackClass* stack_class(std::size_t bytes) noexcept;
+
+// A hub's own stock, used only on its thread, without a lock. LIFO: the stack that was used last
+// is the one with warm cache lines and present pages.
+class StackCache {
+ public:
+  StackSlot* take(StackClass& cls, GuardMode guard, std::error_code& error) noexcept;
+  void give(StackSlot* slot) noexcept;
+  bool has_untrimmed() const noexcept { return dirty_; }
+  // Gives all but the hottest to the classes and returns their memory.
+  void trim() noexcept;
+  void flush() noexcept;
+
+ private:
+  struct Entry {
+    StackClass* cls = nullptr;
+    StackSlot* head = nullptr;
+    std::uint32_t count = 0;
+  };
+  static constexpr int kEntries = 8;
+  static constexpr std::uint32_t kBatch = 32;
+  static constexpr std::uint32_t kMost = 2048;
+  Entry* find(StackClass* cls) noexcept;
+  void spill(Entry& entry, std::uint32_t keep) noexcept;
+  Entry entries_[kEntries];
+  bool dirty_ = false;
+};
+
+StackClass* class_of(const StackSlot* slot) noexcept;
+
+// Every slab, newest first. Lock-free: for the registry and the crash report.
+Slab* first_slab() noexcept;
+// The slot whose guard page holds `address`; null when none. Async-signal-safe.
+StackSlot* slot_of_guard(const void* address) noexcept;
+// The slot whose stack holds `address`. Async-signal-safe.
+StackSlot* slot_of_stack(const void* address) noexcept;
+
+struct StackCounts {
+  std::uint64_t carved, free, trims;
+};
+StackCounts stack_counts() noexcept;
+
+}  // namespace runloom::detail
