@@ -106,9 +106,13 @@ CancelScope::CancelScope(Deadline deadline) noexcept
   owner_->scope = this;
 }
 
-CancelScope::CancelScope(ShieldTag) noexcept : CancelScope() { shield_ = true; }
+CancelScope::CancelScope(ShieldTag) noexcept : CancelScope() {
+  shield_ = true;
+}
 
-CancelScope::~CancelScope() { owner_->scope = parent_; }
+CancelScope::~CancelScope() {
+  owner_->scope = parent_;
+}
 
 void CancelScope::cancel() noexcept {
   cancelled_.store(true, std::memory_order_release);

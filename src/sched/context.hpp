@@ -61,8 +61,8 @@ class Context {
 
   // A fresh context at the top of [stack_low, stack_high).
   void make(void* stack_low, void* stack_high, Entry entry) noexcept {
-    const auto size = static_cast<std::size_t>(static_cast<char*>(stack_high) -
-                                               static_cast<char*>(stack_low));
+    const auto size =
+        static_cast<std::size_t>(static_cast<char*>(stack_high) - static_cast<char*>(stack_low));
     handle_ = boost::context::detail::make_fcontext(stack_high, size, entry);
     eh_ = EhGlobals{};
     errno_ = 0;

@@ -38,6 +38,8 @@ class FutexDriver final : public Driver {
 
 }  // namespace
 
-std::unique_ptr<Driver> make_futex_driver() { return std::make_unique<FutexDriver>(); }
+std::unique_ptr<Driver> make_futex_driver() {
+  return std::make_unique<FutexDriver>();
+}
 
 }  // namespace runloom

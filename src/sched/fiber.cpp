@@ -86,7 +86,8 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
 #endif
   auto* fiber = new (top) Fiber;
   // Tickets go on across reuse, so a token of an earlier life never matches.
-  fiber->word.store((slot->wait_word & ~std::uint64_t{0xffff}) | kWakeAbandoned, std::memory_order_relaxed);
+  fiber->word.store((slot->wait_word & ~std::uint64_t{0xffff}) | kWakeAbandoned,
+                    std::memory_order_relaxed);
   slot->touched = true;
   fiber->slot = slot;
   fiber->scheduler = scheduler;
@@ -112,7 +113,9 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
   return fiber;
 }
 
-void* fiber_frame(Fiber* fiber) noexcept { return fiber->frame; }
+void* fiber_frame(Fiber* fiber) noexcept {
+  return fiber->frame;
+}
 FiberId fiber_id(const Fiber* fiber) noexcept {
   return fiber->id.load(std::memory_order_relaxed);
 }
@@ -146,7 +149,8 @@ void finish_fiber(Fiber& self) noexcept {
     self.done = true;
     report = self.handle_dropped && self.exception && !self.exception_taken;
     if (report) self.exception_taken = true;
-    while (WaitNode* node = self.joiners.claim_front()) schedule(node->token.waiter);
+    while (WaitNode* node = self.joiners.claim_front())
+      schedule(node->token.waiter);
   }
   if (report) report_unhandled(self, self.exception);
   const SwitchHooks& hooks = hub.impl.options.hooks;
@@ -278,7 +282,9 @@ bool FiberHandle::alive() const noexcept {
 
 namespace this_fiber {
 
-bool exists() noexcept { return detail::current_fiber() != nullptr; }
+bool exists() noexcept {
+  return detail::current_fiber() != nullptr;
+}
 FiberId id() noexcept {
   const detail::Fiber* fiber = detail::current_fiber();
   return fiber ? fiber->id.load(std::memory_order_relaxed) : 0;
@@ -336,9 +342,8 @@ Result<void> park(Deadline deadline, bool foreign_wakeable) {
   const auto token = detail::begin_wait();
   self->park_token = token;
   self->lock.unlock();
-  const auto code = detail::wait(token, {.reason = WaitReason::park,
-                                         .deadline = deadline,
-                                         .external = foreign_wakeable});
+  const auto code = detail::wait(
+      token, {.reason = WaitReason::park, .deadline = deadline, .external = foreign_wakeable});
   if (code == detail::kWakeUser) return {};
   std::lock_guard hold(self->lock);
   self->park_token = {};

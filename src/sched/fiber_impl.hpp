@@ -49,7 +49,7 @@ struct FiberMessage : Hub::Message {
 
 struct Fiber : Waiter {
   Context context;
-  Fiber* next = nullptr;  // run queue, fresh queue
+  Fiber* next = nullptr;    // run queue, fresh queue
   std::uint64_t stamp = 0;  // order between the hub's two queues
 
   // Of the owner thread, or set before the start.
@@ -58,14 +58,14 @@ struct Fiber : Waiter {
   const FrameOps* ops = nullptr;
   void* frame = nullptr;
   void* local = nullptr;
-  WaitTimer* timer = nullptr;   // while parked with a deadline or cancellable
-  WaitToken waiting;            // while parked
-  Deadline own_deadline;        // the call's own, without the scopes'
-  bool cancellable = false;     // the current wait
+  WaitTimer* timer = nullptr;  // while parked with a deadline or cancellable
+  WaitToken waiting;           // while parked
+  Deadline own_deadline;       // the call's own, without the scopes'
+  bool cancellable = false;    // the current wait
   bool has_result = false;
   bool noyield = false;
-  bool pinned = false;          // may not be stolen
-  std::uint16_t forbid = 0;     // ForbidPark depth
+  bool pinned = false;       // may not be stolen
+  std::uint16_t forbid = 0;  // ForbidPark depth
 
   // Any thread.
   std::atomic<FiberId> id{0};

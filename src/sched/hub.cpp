@@ -11,8 +11,8 @@ namespace detail {
 thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
-constexpr int kMostSwitches = 61;               // between two looks at timers and events
-constexpr std::int64_t kTurnNs = 1'000'000;     // and the time those may take
+constexpr int kMostSwitches = 61;            // between two looks at timers and events
+constexpr std::int64_t kTurnNs = 1'000'000;  // and the time those may take
 constexpr std::int64_t kHousekeepingNs = 1'000'000'000;
 constexpr std::int64_t kLeastSpinNs = 2'000;
 }  // namespace
@@ -24,7 +24,9 @@ HubImpl::HubImpl(Scheduler& scheduler, Scheduler::Impl& owner, int index)
   spin_ns = std::chrono::nanoseconds(owner.options.idle_spin).count();
 }
 
-HubImpl::~HubImpl() { stacks.flush(); }
+HubImpl::~HubImpl() {
+  stacks.flush();
+}
 
 void HubImpl::bind() noexcept {
   RUNLOOM_CHECK(!bound, "the hub already runs on a thread");
@@ -45,8 +47,8 @@ void HubImpl::unbind() noexcept {
 }
 
 std::uint64_t HubImpl::load() const noexcept {
-  const std::uint64_t came = started.get() + stolen.get() +
-                             foreign_started.load(std::memory_order_relaxed);
+  const std::uint64_t came =
+      started.get() + stolen.get() + foreign_started.load(std::memory_order_relaxed);
   const std::uint64_t went = ended.get() + lost.load(std::memory_order_relaxed);
   return came > went ? came - went : 0;
 }
@@ -63,7 +65,8 @@ std::int64_t HubImpl::read_clock() noexcept {
 
 void HubImpl::push(Message& message) noexcept {
   Message* head = inbox.load(std::memory_order_relaxed);
-  do message.next = head;
+  do
+    message.next = head;
   while (!inbox.compare_exchange_weak(head, &message, std::memory_order_release,
                                       std::memory_order_relaxed));
   wake_if_sleeping();
@@ -333,7 +336,9 @@ void HubImpl::cancel_parked() noexcept {
 
 Hub::~Hub() = default;
 
-Hub* Hub::current() noexcept { return detail::tl_hub; }
+Hub* Hub::current() noexcept {
+  return detail::tl_hub;
+}
 
 void Hub::set_driver(std::unique_ptr<Driver> driver) {
   auto& self = static_cast<detail::HubImpl&>(*this);
@@ -342,7 +347,9 @@ void Hub::set_driver(std::unique_ptr<Driver> driver) {
   self.waker.store(driver_.get(), std::memory_order_release);
 }
 
-void Hub::post(Message& message) noexcept { static_cast<detail::HubImpl&>(*this).push(message); }
+void Hub::post(Message& message) noexcept {
+  static_cast<detail::HubImpl&>(*this).push(message);
+}
 
 std::int64_t monotonic_ns() noexcept {
   if (detail::tl_hub) return detail::tl_hub->read_clock();

@@ -74,16 +74,16 @@ struct HubImpl final : Hub {
   ~HubImpl();
 
   // --- on the hub's thread ---
-  void bind() noexcept;    // the calling thread becomes this hub
+  void bind() noexcept;  // the calling thread becomes this hub
   void unbind() noexcept;
-  void loop();             // until the scheduler's run is over
+  void loop();                           // until the scheduler's run is over
   void enqueue(Fiber& fiber) noexcept {  // makes a started fiber runnable
     fiber.state.store(FiberState::runnable, std::memory_order_relaxed);
     fiber.stamp = ++stamp_;
     ready.push(fiber);
   }
   void enqueue_fresh(Fiber& fiber) noexcept;
-  void switch_away(Fiber& self) noexcept;   // the fiber parks or yields; it is queued or waiting
+  void switch_away(Fiber& self) noexcept;  // the fiber parks or yields; it is queued or waiting
   [[noreturn]] void switch_last(Fiber& self) noexcept;
   void check_cancel(Fiber& fiber) noexcept;  // wakes it if its wait must end
   void arm(WaitTimer& timer, Deadline deadline) {
@@ -97,7 +97,8 @@ struct HubImpl final : Hub {
   std::int64_t read_clock() noexcept;
   void cancel_parked() noexcept;  // while the scheduler ends
   void reap() noexcept {
-    if (zombie) [[unlikely]] reap_zombie();
+    if (zombie) [[unlikely]]
+      reap_zombie();
   }
   void reap_zombie() noexcept;
 
@@ -119,13 +120,13 @@ struct HubImpl final : Hub {
   TimerHeap timers;
   StackCache stacks;
   bool bound = false;
-  bool multi = false;        // fresh fibers may be stolen
-  std::int64_t spin_ns = 0;  // adaptive
+  bool multi = false;                // fresh fibers may be stolen
+  std::int64_t spin_ns = 0;          // adaptive
   std::int64_t housekeeping_at = 0;  // 0: none armed
   std::vector<std::unique_ptr<Driver>> old_drivers;
   std::atomic<Driver*> waker{nullptr};  // driver_, for other threads
-  std::thread os_thread;     // hubs 1..n-1
-  FiberId next_id = 0, last_id = 0;  // block of ids
+  std::thread os_thread;                // hubs 1..n-1
+  FiberId next_id = 0, last_id = 0;     // block of ids
 
   SpinLock fresh_lock{LockRank::queue};
   FiberQueue fresh;  // guarded by fresh_lock; size() by anyone
@@ -135,11 +136,11 @@ struct HubImpl final : Hub {
 
   alignas(64) OwnedCounter started, ended, switches, turns, polls, sleeps, stolen;
   std::atomic<std::uint64_t> timers_armed{0};
-  std::atomic<std::int64_t> external{0};  // fibers parked in external waits
+  std::atomic<std::int64_t> external{0};          // fibers parked in external waits
   std::atomic<std::uint64_t> foreign_started{0};  // fibers that other threads started here
   std::atomic<std::uint64_t> lost{0};             // fibers that other hubs stole
   std::atomic<std::uint64_t> wakes_sent{0};
-  std::atomic<Fiber*> running{nullptr};   // for the watchdog and the registry
+  std::atomic<Fiber*> running{nullptr};  // for the watchdog and the registry
 
  private:
   void turn();

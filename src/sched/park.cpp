@@ -43,7 +43,9 @@ void expire_wait(TimerNode& node) {
 
 // Closes the calling fiber's own wait. When somebody claimed it first the fiber is, or is about
 // to be, queued: it must go through the park to take itself off the queue.
-bool end_own_wait(const WaitToken& token, WakeCode code) noexcept { return claim(token, code); }
+bool end_own_wait(const WaitToken& token, WakeCode code) noexcept {
+  return claim(token, code);
+}
 
 WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
                     const WaitOptions& options) {
@@ -150,14 +152,18 @@ ThreadWaiter& thread_waiter() noexcept {
   return *tl_waiter.waiter;
 }
 
-Fiber* current_fiber() noexcept { return tl_hub ? tl_hub->current : nullptr; }
+Fiber* current_fiber() noexcept {
+  return tl_hub ? tl_hub->current : nullptr;
+}
 
 Waiter& current_waiter() noexcept {
   Fiber* fiber = current_fiber();
   return fiber ? static_cast<Waiter&>(*fiber) : thread_waiter();
 }
 
-bool on_fiber() noexcept { return current_fiber() != nullptr; }
+bool on_fiber() noexcept {
+  return current_fiber() != nullptr;
+}
 
 WaitToken begin_wait() noexcept {
   Waiter& waiter = current_waiter();
@@ -173,13 +179,14 @@ WakeCode wait(const WaitToken& token, const WaitOptions& options) {
   return block_thread(token, options);
 }
 
-bool try_abandon(const WaitToken& token) noexcept { return claim(token, kWakeAbandoned); }
+bool try_abandon(const WaitToken& token) noexcept {
+  return claim(token, kWakeAbandoned);
+}
 
 bool claim(const WaitToken& token, WakeCode code) noexcept {
   std::uint64_t expected = pending_word(token);
-  return token.waiter->word.compare_exchange_strong(expected, expected | code,
-                                                    std::memory_order_acq_rel,
-                                                    std::memory_order_relaxed);
+  return token.waiter->word.compare_exchange_strong(
+      expected, expected | code, std::memory_order_acq_rel, std::memory_order_relaxed);
 }
 
 void schedule(Waiter* waiter) noexcept {
@@ -213,7 +220,9 @@ std::error_code wake_error(WakeCode code) noexcept {
   }
 }
 
-void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept { thread_hooks = hooks; }
+void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept {
+  thread_hooks = hooks;
+}
 
 }  // namespace runloom::detail
 
@@ -221,27 +230,48 @@ namespace runloom {
 
 const char* to_string(WaitReason reason) noexcept {
   switch (reason) {
-    case WaitReason::none: return "none";
-    case WaitReason::sleep: return "sleep";
-    case WaitReason::park: return "park";
-    case WaitReason::channel_send: return "channel send";
-    case WaitReason::channel_recv: return "channel receive";
-    case WaitReason::select: return "select";
-    case WaitReason::mutex: return "mutex";
-    case WaitReason::cond_var: return "condition variable";
-    case WaitReason::event: return "event";
-    case WaitReason::semaphore: return "semaphore";
-    case WaitReason::wait_group: return "wait group";
-    case WaitReason::join: return "join";
-    case WaitReason::join_set: return "join set";
-    case WaitReason::blocking: return "blocking call";
-    case WaitReason::io_read: return "read";
-    case WaitReason::io_write: return "write";
-    case WaitReason::io_accept: return "accept";
-    case WaitReason::io_connect: return "connect";
-    case WaitReason::io_close: return "close";
-    case WaitReason::io_poll: return "poll";
-    case WaitReason::nested_run: return "nested run";
+    case WaitReason::none:
+      return "none";
+    case WaitReason::sleep:
+      return "sleep";
+    case WaitReason::park:
+      return "park";
+    case WaitReason::channel_send:
+      return "channel send";
+    case WaitReason::channel_recv:
+      return "channel receive";
+    case WaitReason::select:
+      return "select";
+    case WaitReason::mutex:
+      return "mutex";
+    case WaitReason::cond_var:
+      return "condition variable";
+    case WaitReason::event:
+      return "event";
+    case WaitReason::semaphore:
+      return "semaphore";
+    case WaitReason::wait_group:
+      return "wait group";
+    case WaitReason::join:
+      return "join";
+    case WaitReason::join_set:
+      return "join set";
+    case WaitReason::blocking:
+      return "blocking call";
+    case WaitReason::io_read:
+      return "read";
+    case WaitReason::io_write:
+      return "write";
+    case WaitReason::io_accept:
+      return "accept";
+    case WaitReason::io_connect:
+      return "connect";
+    case WaitReason::io_close:
+      return "close";
+    case WaitReason::io_poll:
+      return "poll";
+    case WaitReason::nested_run:
+      return "nested run";
   }
   return "?";
 }

@@ -11,11 +11,16 @@ namespace {
 
 const char* state_name(detail::FiberState state) noexcept {
   switch (state) {
-    case detail::FiberState::fresh: return "new";
-    case detail::FiberState::runnable: return "runnable";
-    case detail::FiberState::running: return "running";
-    case detail::FiberState::parked: return "parked";
-    case detail::FiberState::ended: return "ended";
+    case detail::FiberState::fresh:
+      return "new";
+    case detail::FiberState::runnable:
+      return "runnable";
+    case detail::FiberState::running:
+      return "running";
+    case detail::FiberState::parked:
+      return "parked";
+    case detail::FiberState::ended:
+      return "ended";
   }
   return "?";
 }
@@ -25,15 +30,18 @@ class Line {
  public:
   explicit Line(int fd) noexcept : fd_(fd) {}
   Line& text(const char* text) noexcept {
-    while (*text && size_ < sizeof buffer_) buffer_[size_++] = *text++;
+    while (*text && size_ < sizeof buffer_)
+      buffer_[size_++] = *text++;
     return *this;
   }
   Line& number(std::uint64_t value) noexcept {
     char digits[20];
     int count = 0;
-    do digits[count++] = static_cast<char>('0' + value % 10);
+    do
+      digits[count++] = static_cast<char>('0' + value % 10);
     while (value /= 10);
-    while (count > 0 && size_ < sizeof buffer_) buffer_[size_++] = digits[--count];
+    while (count > 0 && size_ < sizeof buffer_)
+      buffer_[size_++] = digits[--count];
     return *this;
   }
   void end() noexcept {
@@ -97,15 +105,15 @@ void Scheduler::dump(int fd) const noexcept {
     const auto state = fiber.state.load(std::memory_order_relaxed);
     if (state == detail::FiberState::ended) return;
     line.text("  fiber ").number(detail::fiber_id(&fiber)).text(" '").text(fiber.name);
-    line.text("' hub ").number(static_cast<std::uint64_t>(
-        fiber.hub_index.load(std::memory_order_relaxed)));
+    line.text("' hub ").number(
+        static_cast<std::uint64_t>(fiber.hub_index.load(std::memory_order_relaxed)));
     line.text(" ").text(state_name(state));
     if (state == detail::FiberState::parked) {
       const WaitReason reason = fiber.reason.load(std::memory_order_relaxed);
       line.text(" in ").text(to_string(reason));
       if (waits_on_descriptor(reason))
-        line.text(" fd ").number(reinterpret_cast<std::uintptr_t>(
-            fiber.object.load(std::memory_order_relaxed)));
+        line.text(" fd ").number(
+            reinterpret_cast<std::uintptr_t>(fiber.object.load(std::memory_order_relaxed)));
       const std::int64_t since = fiber.since.load(std::memory_order_relaxed);
       if (since != 0 && now > since)
         line.text(" for ").number(static_cast<std::uint64_t>(now - since) / 1'000'000).text(" ms");

@@ -29,7 +29,8 @@ Scheduler::Impl::Impl(Scheduler& scheduler, Options given)
 std::uint64_t Scheduler::Impl::live() const noexcept {
   // `ended` first: a fiber counted as ended was counted as started before.
   std::uint64_t ended = 0;
-  for (const auto& hub : hubs) ended += hub->ended.get();
+  for (const auto& hub : hubs)
+    ended += hub->ended.get();
   std::uint64_t started = 0;
   for (const auto& hub : hubs)
     started += hub->started.get() + hub->foreign_started.load(std::memory_order_relaxed);
@@ -157,7 +158,8 @@ std::uint64_t Scheduler::Impl::run_once() {
   if (bind) home.bind();
   detail::enter_run(home);
   std::uint64_t before = 0;
-  for (const auto& hub : hubs) before += hub->ended.get();
+  for (const auto& hub : hubs)
+    before += hub->ended.get();
   {
     std::lock_guard hold(mutex);
     end = End::none;
@@ -176,13 +178,15 @@ std::uint64_t Scheduler::Impl::run_once() {
   if (bind) home.unbind();
   detail::tl_hub = outer;
   std::uint64_t after = 0;
-  for (const auto& hub : hubs) after += hub->ended.get();
+  for (const auto& hub : hubs)
+    after += hub->ended.get();
   return after - before;
 }
 
 Result<std::uint64_t> Scheduler::Impl::run_nested() {
   std::uint64_t before = 0;
-  for (const auto& hub : hubs) before += hub->ended.get();
+  for (const auto& hub : hubs)
+    before += hub->ended.get();
   End reason = End::none;
   detail::WaitNode node(detail::begin_wait());
   node.data = &reason;
@@ -205,7 +209,8 @@ Result<std::uint64_t> Scheduler::Impl::run_nested() {
     return fail(Errc::deadlock);
   }
   std::uint64_t after = 0;
-  for (const auto& hub : hubs) after += hub->ended.get();
+  for (const auto& hub : hubs)
+    after += hub->ended.get();
   return after - before;
 }
 
@@ -260,23 +265,31 @@ Result<std::uint64_t> Scheduler::run() {
 void Scheduler::stop() noexcept {
   // Async-signal-safe: no lock; `end` stays none, which run() takes for a stop.
   impl_->run_over.store(true, std::memory_order_seq_cst);
-  for (const auto& hub : impl_->hubs) hub->wake_if_sleeping();
+  for (const auto& hub : impl_->hubs)
+    hub->wake_if_sleeping();
 }
 
 void Scheduler::cancel_all() noexcept {
-  detail::for_each_fiber(this, [](detail::Fiber& fiber) {
-    FiberHandle(&fiber, detail::fiber_id(&fiber)).cancel();
-  });
+  detail::for_each_fiber(
+      this, [](detail::Fiber& fiber) { FiberHandle(&fiber, detail::fiber_id(&fiber)).cancel(); });
 }
 
-void Scheduler::bind_thread() { impl_->hubs[0]->bind(); }
-void Scheduler::unbind_thread() { impl_->hubs[0]->unbind(); }
+void Scheduler::bind_thread() {
+  impl_->hubs[0]->bind();
+}
+void Scheduler::unbind_thread() {
+  impl_->hubs[0]->unbind();
+}
 
 Scheduler* Scheduler::current() noexcept {
   return detail::tl_hub ? &detail::tl_hub->scheduler() : nullptr;
 }
-int Scheduler::hubs() const noexcept { return static_cast<int>(impl_->hubs.size()); }
-Hub& Scheduler::hub(int index) noexcept { return *impl_->hubs.at(static_cast<std::size_t>(index)); }
+int Scheduler::hubs() const noexcept {
+  return static_cast<int>(impl_->hubs.size());
+}
+Hub& Scheduler::hub(int index) noexcept {
+  return *impl_->hubs.at(static_cast<std::size_t>(index));
+}
 
 int Scheduler::least_loaded_hub() const noexcept {
   int best = 0;
@@ -298,8 +311,7 @@ Stats Scheduler::stats() const noexcept {
     stats.completed += hub->ended.get();
     stats.ready += hub->ready.size() + hub->fresh.size();
     stats.sleeping += hub->timers_armed.load(std::memory_order_relaxed);
-    stats.io_parked +=
-        static_cast<std::uint64_t>(hub->external.load(std::memory_order_relaxed));
+    stats.io_parked += static_cast<std::uint64_t>(hub->external.load(std::memory_order_relaxed));
     stats.switches += hub->switches.get();
     stats.turns += hub->turns.get();
     stats.polls += hub->polls.get();
@@ -315,7 +327,9 @@ Stats Scheduler::stats() const noexcept {
   return stats;
 }
 
-const Options& Scheduler::options() const noexcept { return impl_->options; }
+const Options& Scheduler::options() const noexcept {
+  return impl_->options;
+}
 void Scheduler::set_max_fibers(std::uint64_t limit) noexcept {
   impl_->max_fibers.store(limit, std::memory_order_relaxed);
 }

@@ -64,8 +64,8 @@ struct Scheduler::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   int idle = 0;
-  int paused = 0;               // hub threads outside of a run
-  std::uint64_t generation = 0; // of the run
+  int paused = 0;                // hub threads outside of a run
+  std::uint64_t generation = 0;  // of the run
   bool quit = false;
   End end = End::none;
   detail::WaitList nested;

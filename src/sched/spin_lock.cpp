@@ -38,7 +38,8 @@ void lock_released(LockRank rank) noexcept {
   const auto value = static_cast<std::uint8_t>(rank);
   for (int i = held_count - 1; i >= 0; --i) {
     if (held[i] != value) continue;
-    for (int k = i + 1; k < held_count; ++k) held[k - 1] = held[k];
+    for (int k = i + 1; k < held_count; ++k)
+      held[k - 1] = held[k];
     --held_count;
     return;
   }

@@ -36,12 +36,14 @@ void drop_pages(StackSlot& slot) noexcept {
 
 }  // namespace
 
-Slab* first_slab() noexcept { return all_slabs.load(std::memory_order_acquire); }
+Slab* first_slab() noexcept {
+  return all_slabs.load(std::memory_order_acquire);
+}
 
 Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
   const std::size_t stride = size_ + kPage;
-  const auto slots = static_cast<std::uint32_t>(
-      std::clamp<std::size_t>(kSlabBytes / stride, 1, kSlabSlots));
+  const auto slots =
+      static_cast<std::uint32_t>(std::clamp<std::size_t>(kSlabBytes / stride, 1, kSlabSlots));
   std::unique_ptr<Slab> slab(new (std::nothrow) Slab);
   std::unique_ptr<StackSlot[]> slot(new (std::nothrow) StackSlot[slots]);
   if (!slab || !slot) {
@@ -75,15 +77,16 @@ Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
   }
   slab->slot = slot.release();
   Slab* head = all_slabs.load(std::memory_order_relaxed);
-  do slab->next = head;
+  do
+    slab->next = head;
   while (!all_slabs.compare_exchange_weak(head, slab.get(), std::memory_order_release));
   return slab.release();
 }
 
 StackSlot* StackClass::carve(GuardMode guard, std::error_code& error) noexcept {
-  const bool usable =
-      current_ && current_->carved.load(std::memory_order_relaxed) < current_->slots &&
-      !(guard == GuardMode::mprotect && current_->madvise_guard);
+  const bool usable = current_ &&
+                      current_->carved.load(std::memory_order_relaxed) < current_->slots &&
+                      !(guard == GuardMode::mprotect && current_->madvise_guard);
   if (!usable) {
     Slab* slab = map_slab(guard, error);
     if (!slab) return nullptr;
@@ -102,8 +105,7 @@ StackSlot* StackClass::carve(GuardMode guard, std::error_code& error) noexcept {
   return &slot;
 }
 
-StackSlot* StackClass::take(std::uint32_t count, GuardMode guard,
-                            std::error_code& error) noexcept {
+StackSlot* StackClass::take(std::uint32_t count, GuardMode guard, std::error_code& error) noexcept {
   std::lock_guard hold(lock_);
   StackSlot* chain = nullptr;
   std::uint32_t taken = 0;
@@ -199,7 +201,8 @@ StackSlot* StackCache::take(StackClass& cls, GuardMode guard, std::error_code& e
   if (!entry->head) {
     entry->head = cls.take(kBatch, guard, error);
     if (!entry->head) return nullptr;
-    for (StackSlot* slot = entry->head; slot; slot = slot->next) ++entry->count;
+    for (StackSlot* slot = entry->head; slot; slot = slot->next)
+      ++entry->count;
   }
   StackSlot* slot = entry->head;
   entry->head = slot->next;
@@ -218,11 +221,13 @@ void StackCache::give(StackSlot* slot) noexcept {
 void StackCache::spill(Entry& entry, std::uint32_t keep) noexcept {
   if (entry.count <= keep) return;
   StackSlot** link = &entry.head;
-  for (std::uint32_t i = 0; i < keep; ++i) link = &(*link)->next;
+  for (std::uint32_t i = 0; i < keep; ++i)
+    link = &(*link)->next;
   StackSlot* first = *link;
   *link = nullptr;
   StackSlot* last = first;
-  while (last->next) last = last->next;
+  while (last->next)
+    last = last->next;
   entry.cls->give(first, last, entry.count - keep);
   entry.count = keep;
 }

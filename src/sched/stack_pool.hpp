@@ -27,22 +27,22 @@ struct StackSlot {
   StackSlot* next = nullptr;  // free list
   Slab* slab = nullptr;
   std::atomic<bool> in_use{false};
-  bool touched = false;        // since it was carved or trimmed
+  bool touched = false;  // since it was carved or trimmed
   std::uint32_t index = 0;
-  std::uint64_t wait_word = 0; // the waiter's word across a trim: tickets are never reused
-  char* low() const noexcept;  // lowest usable byte, just above the guard
-  char* high() const noexcept; // one past the highest byte
+  std::uint64_t wait_word = 0;  // the waiter's word across a trim: tickets are never reused
+  char* low() const noexcept;   // lowest usable byte, just above the guard
+  char* high() const noexcept;  // one past the highest byte
 };
 
 struct Slab {
   Slab* next = nullptr;  // all slabs, newest first; never removed
   char* base = nullptr;
-  std::size_t size = 0;         // bytes mapped
-  std::size_t stride = 0;       // bytes a slot, guard included
+  std::size_t size = 0;    // bytes mapped
+  std::size_t stride = 0;  // bytes a slot, guard included
   std::uint32_t slots = 0;
   std::atomic<std::uint32_t> carved{0};
   bool madvise_guard = false;
-  StackSlot* slot = nullptr;    // array of `slots`
+  StackSlot* slot = nullptr;  // array of `slots`
 };
 
 inline constexpr std::size_t kPage = 4096;

@@ -23,7 +23,8 @@ void TimerHeap::remove(TimerNode& node) noexcept {
 }
 
 void TimerHeap::clear() noexcept {
-  for (const Entry& entry : heap_) entry.node->position = TimerNode::kUnarmed;
+  for (const Entry& entry : heap_)
+    entry.node->position = TimerNode::kUnarmed;
   heap_.clear();
 }
 

@@ -6,8 +6,8 @@ namespace runloom::detail {
                                int line) noexcept;
 }
 
-#define RUNLOOM_CHECK(condition, message)                                                  \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
-      ::runloom::detail::check_failed(#condition, message, __FILE__, __LINE__);            \
+#define RUNLOOM_CHECK(condition, message)                                       \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::runloom::detail::check_failed(#condition, message, __FILE__, __LINE__); \
   } while (false)

@@ -36,9 +36,7 @@ class Deadline {
   // True when the deadline is at or before `now_ns`.
   constexpr bool passed_at(std::int64_t now_ns) const noexcept { return ns_ <= now_ns; }
   // True when it has passed; reads the clock only for a real deadline.
-  bool passed() const noexcept {
-    return ns_ != kNever && (ns_ == kPast || ns_ <= monotonic_ns());
-  }
+  bool passed() const noexcept { return ns_ != kNever && (ns_ == kPast || ns_ <= monotonic_ns()); }
   friend constexpr bool operator==(Deadline a, Deadline b) noexcept { return a.ns_ == b.ns_; }
   friend constexpr bool operator<(Deadline a, Deadline b) noexcept { return a.ns_ < b.ns_; }
   static constexpr Deadline earlier(Deadline a, Deadline b) noexcept { return b < a ? b : a; }

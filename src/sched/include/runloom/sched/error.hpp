@@ -34,8 +34,12 @@ inline std::error_code make_error_code(Errc e) noexcept {
 }
 
 // The error_code of an errno value.
-inline std::error_code errno_code(int err) noexcept { return {err, std::system_category()}; }
-inline std::error_code last_errno() noexcept { return errno_code(errno); }
+inline std::error_code errno_code(int err) noexcept {
+  return {err, std::system_category()};
+}
+inline std::error_code last_errno() noexcept {
+  return errno_code(errno);
+}
 
 }  // namespace runloom
 

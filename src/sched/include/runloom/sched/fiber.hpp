@@ -84,9 +84,7 @@ struct FiberFrame {
       new (frame.result.bytes) R(destroy.fn());
     }
   }
-  static void discard(void* memory) noexcept {
-    static_cast<FiberFrame*>(memory)->function().~F();
-  }
+  static void discard(void* memory) noexcept { static_cast<FiberFrame*>(memory)->function().~F(); }
   static void drop(void* memory) noexcept {
     if constexpr (!std::is_void_v<R>) static_cast<FiberFrame*>(memory)->result.get().~R();
     (void)memory;

@@ -135,7 +135,7 @@ struct WaitNode {
   WaitNode* prev = nullptr;
   WaitNode* next = nullptr;
   WaitToken token;
-  WakeCode code;         // what a normal wake by this source reports
+  WakeCode code;  // what a normal wake by this source reports
   bool linked = false;
   void* data = nullptr;  // the primitive's: a value slot, a count
 };

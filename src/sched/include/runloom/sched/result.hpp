@@ -17,9 +17,15 @@ namespace runloom {
 struct Unexpected {
   std::error_code error;
 };
-inline Unexpected fail(std::error_code error) noexcept { return {error}; }
-inline Unexpected fail(Errc error) noexcept { return {make_error_code(error)}; }
-inline Unexpected fail_errno(int err) noexcept { return {errno_code(err)}; }
+inline Unexpected fail(std::error_code error) noexcept {
+  return {error};
+}
+inline Unexpected fail(Errc error) noexcept {
+  return {make_error_code(error)};
+}
+inline Unexpected fail_errno(int err) noexcept {
+  return {errno_code(err)};
+}
 
 template <class T>
 class [[nodiscard]] Result {
@@ -160,10 +166,12 @@ class [[nodiscard]] Result<void> {
 // `RUNLOOM_TRY(auto n, stream.read_some(buf));` binds the value or returns the error.
 #define RUNLOOM_TRY_CONCAT_(a, b) a##b
 #define RUNLOOM_TRY_CONCAT(a, b) RUNLOOM_TRY_CONCAT_(a, b)
-#define RUNLOOM_TRY(decl, expr) RUNLOOM_TRY_IMPL(RUNLOOM_TRY_CONCAT(rl_result_, __LINE__), decl, expr)
-#define RUNLOOM_TRY_IMPL(tmp, decl, expr)                                 \
-  auto tmp = (expr);                                                      \
-  if (!tmp) [[unlikely]] return ::runloom::Unexpected{tmp.error()};        \
+#define RUNLOOM_TRY(decl, expr) \
+  RUNLOOM_TRY_IMPL(RUNLOOM_TRY_CONCAT(rl_result_, __LINE__), decl, expr)
+#define RUNLOOM_TRY_IMPL(tmp, decl, expr)      \
+  auto tmp = (expr);                           \
+  if (!tmp) [[unlikely]]                       \
+    return ::runloom::Unexpected{tmp.error()}; \
   decl = *std::move(tmp)
 
 }  // namespace runloom

@@ -30,13 +30,13 @@ enum class GuardMode : std::uint8_t { automatic, madvise, mprotect };
 
 struct Options {
   int hubs = 1;
-  std::size_t stack_size = 64 * 1024;     // bytes a fiber, when the spawn names none
-  std::uint64_t max_fibers = 0;           // 0: unlimited
-  std::chrono::microseconds idle_spin{0}; // poll up to this long before sleeping, adaptive
+  std::size_t stack_size = 64 * 1024;            // bytes a fiber, when the spawn names none
+  std::uint64_t max_fibers = 0;                  // 0: unlimited
+  std::chrono::microseconds idle_spin{0};        // poll up to this long before sleeping, adaptive
   std::chrono::milliseconds stall_threshold{0};  // report a fiber that runs longer; 0: off
   DeadlockMode deadlock = DeadlockMode::warn;
   GuardMode guard = GuardMode::automatic;
-  std::size_t blocking_threads = 64;      // most threads of the blocking pool
+  std::size_t blocking_threads = 64;  // most threads of the blocking pool
   bool crash_report = true;  // name the fiber whose stack overflows; only where SIGSEGV is SIG_DFL
   std::function<std::unique_ptr<Driver>(Hub&)> make_driver{};  // null: a futex, until net is used
   SwitchHooks hooks{};
@@ -51,13 +51,13 @@ struct Options {
 struct FiberInfo {
   FiberId id = 0;
   std::string name;
-  const char* state = "";            // running, runnable, parked, new, ended
+  const char* state = "";  // running, runnable, parked, new, ended
   WaitReason reason = WaitReason::none;
-  const void* object = nullptr;      // what it waits for; the descriptor for io_*
-  std::chrono::nanoseconds age{0};   // in this state, to the precision of a loop turn
+  const void* object = nullptr;     // what it waits for; the descriptor for io_*
+  std::chrono::nanoseconds age{0};  // in this state, to the precision of a loop turn
   int hub = -1;
   std::size_t stack_size = 0;
-  void* local = nullptr;             // fiber-local memory
+  void* local = nullptr;  // fiber-local memory
 };
 
 class Scheduler {
@@ -80,7 +80,8 @@ class Scheduler {
     auto handle = spawn(std::forward<F>(main), {.name = "main", .hub = 0});
     if (!handle) return Unexpected{handle.error()};
     auto drained = run();
-    if (!handle.done()) return Unexpected{drained ? make_error_code(Errc::cancelled) : drained.error()};
+    if (!handle.done())
+      return Unexpected{drained ? make_error_code(Errc::cancelled) : drained.error()};
     return handle.join();
   }
   // Drives until every fiber has ended, stop(), or deadlock. Returns the number of fibers that

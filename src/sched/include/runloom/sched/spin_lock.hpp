@@ -36,7 +36,8 @@ class SpinLock {
   SpinLock& operator=(const SpinLock&) = delete;
 
   void lock() noexcept {
-    while (state_.exchange(1, std::memory_order_acquire) != 0) [[unlikely]] spin_wait(state_);
+    while (state_.exchange(1, std::memory_order_acquire) != 0)
+      [[unlikely]] spin_wait(state_);
 #ifdef RUNLOOM_DEBUG
     lock_acquired(rank_);
 #endif
