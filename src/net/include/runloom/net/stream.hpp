@@ -1,0 +1,54 @@
+// Stream: a connected byte stream. TCP, Unix and pipe streams implement it, and protocols that
+// stack on one (TLS) both take and give it.
+//
+// All calls park the fiber (or block the OS thread) and are cancel points; one reader and one
+// writer may use a stream at the same time, further ones queue in order. Every call ends in one
+// outcome, by precedence: bytes moved > closed > cancelled > timed out.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "runloom/sched/deadline.hpp"
+#include "runloom/sched/result.hpp"
+
+namespace runloom::net {
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // One transfer: waits until at least one byte is there, returns how many were read into
+  // `buffer`; 0 is the end of the stream (and the answer to an empty buffer).
+  virtual Result<std::size_t> read_some(std::span<std::byte> buffer, Deadline deadline = {}) = 0;
+  // One transfer: returns how many bytes the stream took, at least one unless `data` is empty.
+  virtual Result<std::size_t> write_some(std::span<const std::byte> data,
+                                         Deadline deadline = {}) = 0;
+  // Writes the buffers whole, in order. When it fails an unknown part was sent and the stream is
+  // broken for framed protocols; see bytes_written for how much.
+  virtual Result<void> writev_all(std::span<const iovec> buffers, Deadline deadline = {},
+                                  std::size_t* bytes_written = nullptr);
+  // Waits until read_some would not park: bytes, the end, or an error is there. Holds no buffer
+  // meanwhile.
+  virtual Result<void> wait_readable(Deadline deadline = {}) = 0;
+  // Ends our direction; the peer reads the end of the stream. What was written arrives first.
+  virtual Result<void> shutdown_write() = 0;
+  // Wakes every fiber that waits on the stream with Errc::closed and releases it. Idempotent.
+  virtual void close() noexcept = 0;
+
+  // Writes all of `data`. The deadline bounds the whole call.
+  Result<void> write_all(std::span<const std::byte> data, Deadline deadline = {},
+                         std::size_t* bytes_written = nullptr);
+  // Fills `buffer`; fewer bytes only at the end of the stream: returns how many.
+  Result<std::size_t> read_full(std::span<std::byte> buffer, Deadline deadline = {});
+};
+
+// Text as bytes.
+inline std::span<const std::byte> bytes(std::string_view text) noexcept {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace runloom::net
