@@ -4,8 +4,9 @@
 
 prints one line for each forbidden include and exits with 1 if there was any.
 
-Dependencies run one way, sched <- net <- {tls, dns} <- python. Each third-party library has one home, so that
-replacing it, or reading all that depends on it, is a matter of one file; public headers include none of them.
+Dependencies run one way, sched <- net <- {tls, dns} <- python. Each third-party library has one
+home, so that replacing it, or reading all that depends on it, is a matter of one file; public
+headers include none of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAYER_MAY_USE = {
 
 @dataclass(frozen=True)
 class Home:
-    """A third-party library: how its headers are named, and the only files that may include them."""
+    """A third-party library: how its headers are named, and which files alone may include them."""
 
     library: str
     header: re.Pattern[str]
@@ -94,7 +95,7 @@ def layer_of_header(path: str, name: str, delimiter: str, root: Path) -> str | N
     """The layer that an included header belongs to, or None for a header that isn't ours."""
     if name.startswith("runloom/"):
         return name.split("/")[1]
-    # A private header, reached by a relative path or from src/: "../sched/hub.hpp", "sched/hub.hpp".
+    # A private header, by a relative path or from src/: "../sched/hub.hpp", "sched/hub.hpp".
     if delimiter == '"':
         resolved = ((root / path).parent / name).resolve()
         if resolved.is_relative_to(root.resolve()):
