@@ -1,0 +1,205 @@
+"""TCP echo servers as subjects: started pinned, driven by the load generator, watched in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from harness import process
+from harness.machine import Cores
+from harness.model import BenchError, Metric, Reading
+
+CPU = Metric("server CPU ns/request")
+METRICS = [
+    CPU,
+    Metric("best server CPU ns/request", best_of=CPU.unit),
+    Metric("requests/s", higher_is_better=True),
+    Metric("p50 us"),
+    Metric("p99 us"),
+    Metric("p999 us"),
+    # Fairness: a closed loop hides starved connections from the mean.
+    Metric("p999/p50"),
+]
+
+START_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """How to start a server: "{port}" in a word is replaced by the port. Hashable, so that cases
+    that need the same server share the process."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def of(*argv: str | Path, env: Mapping[str, str] | None = None) -> ServerSpec:
+        return ServerSpec(tuple(map(str, argv)), tuple((env or {}).items()))
+
+
+class Server:
+    """One running server."""
+
+    def __init__(self, spec: ServerSpec, cores: Cores):
+        self.port = free_port()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (stop() closes it)
+        argv = [word.replace("{port}", str(self.port)) for word in spec.argv]
+        self.child = process.start(
+            argv,
+            cpus=(cores.server,),
+            env=dict(spec.env),
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+        )
+        try:
+            self._wait_until_it_accepts()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_until_it_accepts(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while True:
+            self.check_alive()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise BenchError(
+                        f"does not listen after {START_SECONDS:.0f} s: {error}"
+                    ) from None
+                time.sleep(0.01)
+
+    def check_alive(self) -> None:
+        returncode = self.child.poll()
+        if returncode is not None:
+            self._log.seek(0)
+            words = process.last_words(self._log.read().decode(errors="replace"))
+            raise BenchError(f"the server {process.how_it_ended(returncode)}{words}")
+
+    def cpu(self) -> float:
+        return process.cpu_seconds(self.child.pid)
+
+    def settle(self) -> None:
+        """Waits until the server has nothing left to do, such as connections to tear down."""
+        end = time.monotonic() + 0.5
+        last = -1.0
+        while (now := self.cpu()) != last and time.monotonic() < end:
+            last = now
+            time.sleep(0.004)
+
+    def stop(self) -> None:
+        process.stop(self.child)
+        self._log.close()
+
+
+class ServerSet:
+    """The servers of one round. Each is started when first needed, and stopped at the end of the
+    round: every round sees a fresh process, so that no lucky address layout decides a
+    comparison."""
+
+    def __init__(self, cores: Cores):
+        self._cores = cores
+        self._running: dict[ServerSpec, Server] = {}
+
+    def get(self, spec: ServerSpec) -> Server:
+        server = self._running.get(spec)
+        if server is None:
+            server = self._running[spec] = Server(spec, self._cores)
+        return server
+
+    def discard(self, spec: ServerSpec) -> None:
+        server = self._running.pop(spec, None)
+        if server:
+            server.stop()
+
+    def stop_all(self) -> None:
+        for spec in list(self._running):
+            self.discard(spec)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One case: what the load generator does to a server."""
+
+    case: str
+    conns: int
+    size: int = 64
+    depth: int = 1
+    # Poll instead of sleeping, which takes the client's own wake-up out of the latency.
+    busy: bool = False
+
+
+@dataclass
+class LoadGenerator:
+    program: Path
+    cores: Cores
+    seconds: float
+    warm_up: float
+    servers: ServerSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.servers = ServerSet(self.cores)
+
+    def measure(self, spec: ServerSpec, load: Load) -> Reading:
+        server = self.servers.get(spec)
+        try:
+            server.check_alive()
+            return self._drive(server, load)
+        except BenchError:
+            # The cause may be the server's: the next case gets a fresh one.
+            with contextlib.suppress(BenchError):
+                self.servers.discard(spec)
+            raise
+
+    def _drive(self, server: Server, load: Load) -> Reading:
+        before = server.cpu()
+        # The io_uring engine is the cheaper one, so that the server saturates first; with few
+        # connections there is nothing to batch and the epoll engine's latencies are the truer
+        # ones.
+        engine = "uring" if load.conns >= 16 else "epoll"
+        argv = [
+            *(str(self.program), "-p", str(server.port), "-c", str(load.conns)),
+            *("-s", str(load.size), "-D", str(load.depth), "-e", engine),
+            *("-t", str(self.seconds), "-w", str(self.warm_up), "-P", str(server.child.pid)),
+            *(["-b"] if load.busy and not self.cores.shared else []),
+        ]
+        try:
+            done = process.run(
+                argv, timeout=self.seconds + self.warm_up + 15, cpus=(self.cores.client,)
+            )
+        except BenchError:
+            server.check_alive()  # a server that died is the better explanation
+            raise
+        server.settle()
+        figures = {key: float(value) for key, _, value in _pairs(done.stdout)}
+        if not figures.get("requests"):
+            raise BenchError("the server answered no request")
+        named = {
+            CPU.unit: figures["srv_cpu_ns"],
+            "requests/s": figures["req_s"],
+            "p50 us": figures["p50_us"],
+            "p99 us": figures["p99_us"],
+            "p999 us": figures["p999_us"],
+            "p999/p50": figures["p999_us"] / figures["p50_us"],
+        }
+        values = {(load.case, unit): value for unit, value in named.items()}
+        return Reading(values, own_cpu=done.cpu + server.cpu() - before)
+
+
+def _pairs(line: str) -> list[tuple[str, str, str]]:
+    return [word.partition("=") for word in line.split()]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
