@@ -66,7 +66,8 @@ class Builder:
             return
         self._say(f"building the programs in {self.directory}")
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        process.run(
+        self._step(
+            "configure",
             [
                 *("cmake", "-S", str(ROOT), "-B", str(self.directory), *generator),
                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
@@ -76,14 +77,20 @@ class Builder:
                 "-DRUNLOOM_TESTS=OFF",
                 "-DRUNLOOM_EXAMPLES=OFF",
             ],
-            timeout=_BUILD_SECONDS,
         )
         jobs = str(len(os.sched_getaffinity(0)))
-        process.run(
-            ["cmake", "--build", self.directory, "--target", "bench", "-j", jobs],
-            timeout=_BUILD_SECONDS,
-        )
+        self._step("build", ["cmake", "--build", self.directory, "--target", "bench", "-j", jobs])
         self._programs_built = True
+
+    def _step(self, name: str, argv: process.Argv) -> None:
+        """Runs a step whose output is long: when it fails the output stands in a log."""
+        try:
+            process.run(argv, timeout=_BUILD_SECONDS)
+        except process.ChildError as error:
+            log = self.directory / f"{name}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(error.output)
+            raise BenchError(f"{name} failed, see {log}") from error
 
     @cached_property
     def versions(self) -> str:
@@ -134,9 +141,9 @@ class Builder:
             return
         self._say(f"installing {package}")
         try:
-            _pip_install(inside, package)
+            self._pip_install(inside, package, f"install-{package}")
         except BenchError as error:
-            stamp.failed(package, f"pip cannot install it: {error}")
+            stamp.failed(package, str(error))
         else:
             stamp.succeeded(package)
 
@@ -152,11 +159,15 @@ class Builder:
             return "not installed, or not the present sources (--no-build)"
         self._say("installing runloom from this tree")
         try:
-            _pip_install(environment.python, str(ROOT))
+            self._pip_install(environment.python, str(ROOT), "install-this-tree")
         except BenchError as error:
-            return f"this tree's Python package cannot be installed: {error}"
+            return str(error)
         stamp.installed_tree(tree)
         return ""
+
+    def _pip_install(self, python: Path, what: str, step: str) -> None:
+        pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
+        self._step(step, [*pip, "--retries", "1", "--timeout", "20", what])
 
 
 class _Stamp:
@@ -211,16 +222,6 @@ class _Stamp:
 
     def _save(self) -> None:
         self._path.write_text(json.dumps(self._data, indent=1))
-
-
-def _pip_install(python: Path, what: str) -> None:
-    process.run(
-        [
-            *(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--retries", "1", "--timeout", "20", what),
-        ],
-        timeout=_BUILD_SECONDS,
-    )
 
 
 def _versions(python: Path, packages: list[str]) -> dict[str, str]:

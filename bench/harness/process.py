@@ -23,6 +23,14 @@ _libc = ctypes.CDLL(None)
 Argv = Sequence[str | os.PathLike[str]]
 
 
+class ChildError(BenchError):
+    """A child ended badly. `output` is all that it said, for a log."""
+
+    def __init__(self, text: str, output: str):
+        super().__init__(text)
+        self.output = output
+
+
 def name_of(argv: Argv) -> str:
     return Path(argv[0]).name
 
@@ -105,10 +113,12 @@ def run(
         for pipe in (child.stdout, child.stderr):
             if pipe:
                 pipe.close()
+    stdout, stderr = out.decode(errors="replace"), err.decode(errors="replace")
     if child.returncode != 0:
-        words = last_words(err.decode(errors="replace") or out.decode(errors="replace"))
-        raise BenchError(f"{name_of(argv)} {how_it_ended(child.returncode)}{words}")
-    return Finished(out.decode(errors="replace"), _children_cpu() - before)
+        words = last_words(stderr or stdout)
+        text = f"{name_of(argv)} {how_it_ended(child.returncode)}{words}"
+        raise ChildError(text, stdout + stderr)
+    return Finished(stdout, _children_cpu() - before)
 
 
 def _children_cpu() -> float:

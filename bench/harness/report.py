@@ -55,7 +55,7 @@ def _cell(analysis: Analysis, subject: Subject, case: str, metric: Metric) -> st
     if subject is reference:
         return figure(value)
     ratio = analysis.ratio(subject.name, reference.name, case, metric)
-    return figure(value) if ratio is None else f"{figure(value)} ({ratio:.2f}x)"
+    return figure(value) if ratio is None else f"{figure(value)} ({times(ratio)})"
 
 
 def _comparison(analysis: Analysis, case: str, metrics: list[Metric]) -> Iterator[str]:
@@ -70,14 +70,20 @@ def _comparison(analysis: Analysis, case: str, metrics: list[Metric]) -> Iterato
                 if other.ours or ratio is None:
                     continue
                 ratios = analysis.ratios(subject.name, other.name, case, metric)
-                against.append(f"{other.name} {ratio:.2f}x (±{spread(ratios) / 2:.0%})")
+                against.append(f"{other.name} {times(ratio)} (±{spread(ratios) / 2:.0%})")
             if against:
                 yield f"{subject.name}, {metric.unit}, against " + ", ".join(against)
                 yield ""
 
 
+def times(ratio: float) -> str:
+    if ratio >= 100:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
+
+
 def figure(value: float) -> str:
-    """Three significant digits, or all of an integer's."""
+    """Three significant digits, or all of a larger integer's."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
