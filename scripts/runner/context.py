@@ -169,18 +169,20 @@ def ctest(
     return _collect(report, status, title)
 
 
-def pytest(python: Python, title: str, arguments: Sequence[str], *, limit: float) -> Results:
+def pytest(
+    python: Python, title: str, arguments: Sequence[str], *, limit: float, log: str = "pytest"
+) -> Results:
     """Runs pytest under an interpreter, with the extension that was built for it."""
-    report = BUILD / f"pytest-{python.version}.xml"
+    log = f"{log}-{python.version}"
+    report = BUILD / f"{log}.xml"
     report.unlink(missing_ok=True)
     status = run(
         title,
         [
             python.executable, "-X", "faulthandler", "-m", "pytest", "-q",
-            "-o", f"cache_dir={BUILD}/.pytest_cache-{python.version}",
-            f"--junit-xml={report}", *arguments,
+            "-o", f"cache_dir={BUILD}/.{log}-cache", f"--junit-xml={report}", *arguments,
         ],
-        log=f"pytest-{python.version}",
+        log=log,
         limit=limit,
         environment=python.environment,
         ok=(0, 1, 5),  # 1: some test failed; 5: none was chosen
@@ -189,7 +191,7 @@ def pytest(python: Python, title: str, arguments: Sequence[str], *, limit: float
         # pytest-timeout ends the process of a test that hangs, as does a crash.
         raise StageFailed(
             f"pytest under Python {python.version} ended before it could report: a test hung or "
-            f"crashed. The end of build/logs/pytest-{python.version}.log names it."
+            f"crashed. The end of build/logs/{log}.log names it."
         )
     return _collect(report, 0 if status == 5 else status, title)
 

@@ -49,6 +49,14 @@ def require(sources: object, what: str) -> None:
         raise NothingToRun(what)
 
 
+def tools(context: Context) -> Results:
+    """What needs no build of runloom: the scripts and the bench harness."""
+    folders = [f"tests/{name}" for name in ("scripts", "bench") if files(f"tests/{name}/test_*.py")]
+    require(folders, "tests/scripts and tests/bench have no tests")
+    main = next(p for p in context.pythons if p.venv == MAIN_VENV)
+    return pytest(main, "testing the scripts", folders, limit=5 * MINUTE, log="tools")
+
+
 def core(context: Context) -> Results:
     require(has_core(), "src/sched has no sources")
     directory = configure("release")
@@ -226,6 +234,7 @@ def stress(context: Context) -> Results:
 
 
 STAGES = [
+    Stage("tools", "tests of the scripts and of the bench harness", 2, tools),
     Stage(
         "core", "build the C++ libraries, tests, examples and benches once, as a release", 10, core
     ),

@@ -11,7 +11,7 @@ foreach(layer IN LISTS RUNLOOM_LAYERS)
 endforeach()
 
 # A sanitizer's objects can't be linked by a program that is built without it.
-if(NOT consumer_layers OR RUNLOOM_SANITIZE OR RUNLOOM_FUZZ)
+if(NOT consumer_layers OR RUNLOOM_SANITIZE)
   return()
 endif()
 list(JOIN consumer_layers "," consumer_layers)

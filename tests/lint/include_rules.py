@@ -43,9 +43,9 @@ HOMES = [
     Home(
         "CPython's internals",
         re.compile(r"internal/pycore_|pycore_|cpython/"),
-        re.compile(r"python/bindings/pystate\.c"),
+        re.compile(r"python/bindings/pystate\.c|tests/python/pystate_selftest/.*"),
     ),
-    Home("CPython", re.compile(r"Python\.h"), re.compile(r"python/bindings/.*")),
+    Home("CPython", re.compile(r"Python\.h"), re.compile(r"python/bindings/.*|tests/python/.*")),
     Home("pybind11", re.compile(r"pybind11/"), re.compile(r"python/bindings/.*\.[ch]pp")),
     Home(
         "GoogleTest",
