@@ -310,10 +310,11 @@ std::size_t stack_left() noexcept {
 
 void yield() noexcept {
   detail::HubImpl* hub = detail::tl_hub;
-  if (!hub || !hub->current || hub->current->noyield || hub->current->forbid) return;
-  detail::Fiber& self = *hub->current;
-  hub->enqueue(self);
-  hub->switch_away(self);
+  if (!hub) return;
+  detail::Fiber* self = hub->current;
+  if (!self || self->noyield || self->forbid != 0) return;
+  hub->enqueue(*self);
+  hub->switch_away(*self);
 }
 
 Result<void> sleep_until(Deadline deadline) {

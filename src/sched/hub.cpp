@@ -8,7 +8,7 @@
 namespace runloom {
 namespace detail {
 
-thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
 constexpr int kMostSwitches = 61;            // between two looks at timers and events
@@ -21,6 +21,8 @@ HubImpl::HubImpl(Scheduler& scheduler, Scheduler::Impl& owner, int index)
     : Hub(scheduler, index), impl(owner) {
   main.home.store(this, std::memory_order_relaxed);
   multi = owner.options.hubs > 1;
+  switched = owner.options.hooks.switched;
+  switched_context = owner.options.hooks.context;
   spin_ns = std::chrono::nanoseconds(owner.options.idle_spin).count();
 }
 
@@ -114,51 +116,19 @@ void HubImpl::enqueue_fresh(Fiber& fiber) noexcept {
   impl.wake_one_idle();
 }
 
-Fiber* HubImpl::next_ready() noexcept {
-  if (multi && fresh.size() != 0) {
-    std::lock_guard hold(fresh_lock);
-    Fiber* first = fresh.front();
-    if (first && (ready.empty() || first->stamp < ready.front()->stamp)) return fresh.pop();
-  }
+Fiber* HubImpl::next_of_both() noexcept {
+  std::lock_guard hold(fresh_lock);
+  Fiber* first = fresh.front();
+  if (first && (ready.empty() || first->stamp < ready.front()->stamp)) return fresh.pop();
   return ready.pop();
-}
-
-void HubImpl::switch_to(Fiber& from, Fiber& to) noexcept {
-#ifdef RUNLOOM_DEBUG
-  check_no_lock_held("switch");  // I4
-#endif
-  Fiber* next = &to == &main ? nullptr : &to;
-  if (next) {
-    switches.add(1);
-    to.state.store(FiberState::running, std::memory_order_relaxed);
-  }
-  const SwitchHooks& hooks = impl.options.hooks;
-  if (hooks.switched) hooks.switched(hooks.context, current, next);
-  current = next;
-  running.store(next, std::memory_order_relaxed);
-  Context::jump(from.context, to.context, thread);
-  reap();
-}
-
-void HubImpl::switch_away(Fiber& self) noexcept {
-  Fiber* next = --budget > 0 ? next_ready() : nullptr;
-  if (next == &self) {
-    self.state.store(FiberState::running, std::memory_order_relaxed);
-    return;
-  }
-  switch_to(self, next ? *next : main);
 }
 
 void HubImpl::switch_last(Fiber& self) noexcept {
   Fiber* next = --budget > 0 ? next_ready() : nullptr;
-  const SwitchHooks& hooks = impl.options.hooks;
-  if (next) {
-    switches.add(1);
-    next->state.store(FiberState::running, std::memory_order_relaxed);
-  }
-  if (hooks.switched) hooks.switched(hooks.context, &self, next);
+  if (next) next->state.store(FiberState::running, std::memory_order_relaxed);
+  if (switched) [[unlikely]]
+    switched(switched_context, &self, next);
   current = next;
-  running.store(next, std::memory_order_relaxed);
   zombie = &self;
   Context::jump_last(self.context, next ? next->context : main.context, thread);
 }
@@ -239,6 +209,7 @@ void HubImpl::loop() {
     budget = turn_budget;
     if (Fiber* next = next_ready()) {
       switch_to(main, *next);
+      switches.add(static_cast<std::uint64_t>(turn_budget - std::max(budget, 0)));
     } else if (!idle()) {
       return;
     }

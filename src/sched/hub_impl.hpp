@@ -57,6 +57,22 @@ class FiberQueue {
   std::atomic<std::uint32_t> size_{0};  // written by the owner, read by anyone
 };
 
+// A value that only the hub's thread writes and others may read.
+template <class T>
+class Owned {
+ public:
+  explicit Owned(T value) noexcept : value_(value) {}
+  operator T() const noexcept { return value_.load(std::memory_order_relaxed); }
+  T operator->() const noexcept { return value_.load(std::memory_order_relaxed); }
+  Owned& operator=(T value) noexcept {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+
+ private:
+  std::atomic<T> value_;
+};
+
 // A counter with one writer.
 class OwnedCounter {
  public:
@@ -109,18 +125,21 @@ struct HubImpl final : Hub {
   std::uint64_t load() const noexcept;
   bool inbox_empty() const noexcept { return inbox.load(std::memory_order_acquire) == nullptr; }
 
-  Scheduler::Impl& impl;
-  Fiber main;                // stands for the hub's own context
-  Fiber* current = nullptr;  // null: the hub's own context runs
-  Fiber* zombie = nullptr;   // ended, still to be reaped by whoever runs next
+  // What a switch touches comes first, together.
+  Owned<Fiber*> current{nullptr};  // null: the hub's own context runs
+  Fiber* zombie = nullptr;         // ended, still to be reaped by whoever runs next
   FiberQueue ready;
-  int budget = 0;
-  int turn_budget = 61;
   ThreadPointers thread;
+  int budget = 0;  // switches left in this turn
+  int turn_budget = 61;
+  bool multi = false;                                 // fresh fibers may be stolen
+  void (*switched)(void*, Fiber*, Fiber*) = nullptr;  // Options::hooks
+  void* switched_context = nullptr;
+  Scheduler::Impl& impl;
+  Fiber main;  // stands for the hub's own context
   TimerHeap timers;
   StackCache stacks;
   bool bound = false;
-  bool multi = false;                // fresh fibers may be stolen
   std::int64_t spin_ns = 0;          // adaptive
   std::int64_t housekeeping_at = 0;  // 0: none armed
   std::vector<std::unique_ptr<Driver>> old_drivers;
@@ -140,7 +159,6 @@ struct HubImpl final : Hub {
   std::atomic<std::uint64_t> foreign_started{0};  // fibers that other threads started here
   std::atomic<std::uint64_t> lost{0};             // fibers that other hubs stole
   std::atomic<std::uint64_t> wakes_sent{0};
-  std::atomic<Fiber*> running{nullptr};  // for the watchdog and the registry
 
  private:
   void turn();
@@ -152,11 +170,41 @@ struct HubImpl final : Hub {
   bool work_pending() const noexcept;
   void switch_to(Fiber& from, Fiber& to) noexcept;
   Fiber* next_ready() noexcept;
+  Fiber* next_of_both() noexcept;
   std::int64_t idle_timeout() noexcept;
   void housekeeping() noexcept;
   std::uint64_t stamp_ = 0;
 };
 
-extern thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec")));
+// constinit spares each access a call of the initialiser's guard.
+extern constinit thread_local HubImpl* tl_hub __attribute__((tls_model("initial-exec")));
+
+inline void HubImpl::switch_to(Fiber& from, Fiber& to) noexcept {
+#ifdef RUNLOOM_DEBUG
+  check_no_lock_held("switch");  // I4
+#endif
+  Fiber* next = &to == &main ? nullptr : &to;
+  if (next) to.state.store(FiberState::running, std::memory_order_relaxed);
+  if (switched) [[unlikely]]
+    switched(switched_context, current, next);
+  current = next;
+  Context::jump(from.context, to.context, thread);
+  reap();
+}
+
+inline Fiber* HubImpl::next_ready() noexcept {
+  if (multi && fresh.size() != 0) [[unlikely]]
+    return next_of_both();
+  return ready.pop();
+}
+
+inline void HubImpl::switch_away(Fiber& self) noexcept {
+  Fiber* next = --budget > 0 ? next_ready() : nullptr;
+  if (next == &self) {
+    self.state.store(FiberState::running, std::memory_order_relaxed);
+    return;
+  }
+  switch_to(self, next ? *next : main);
+}
 
 }  // namespace runloom::detail

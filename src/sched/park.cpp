@@ -153,7 +153,7 @@ ThreadWaiter& thread_waiter() noexcept {
 }
 
 Fiber* current_fiber() noexcept {
-  return tl_hub ? tl_hub->current : nullptr;
+  return tl_hub ? static_cast<Fiber*>(tl_hub->current) : nullptr;
 }
 
 Waiter& current_waiter() noexcept {
