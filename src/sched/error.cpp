@@ -40,6 +40,10 @@ class Category final : public std::error_category {
         return "the socket was connected to itself";
       case Errc::unread_data:
         return "received bytes have not been read yet";
+      case Errc::would_block:
+        return "nothing is ready";
+      case Errc::over_release:
+        return "more was released than was acquired";
     }
     return "unknown error";
   }
@@ -64,6 +68,10 @@ class Category final : public std::error_category {
         return std::errc::connection_refused;
       case Errc::unread_data:
         return std::errc::device_or_resource_busy;
+      case Errc::would_block:
+        return std::errc::operation_would_block;
+      case Errc::over_release:
+        return std::errc::invalid_argument;
       default:
         return {value, *this};
     }

@@ -108,7 +108,8 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
   fiber->frame = down(frame_size, std::max<std::size_t>(frame_align, 16));
   fiber->context.make(slot->low(), down(0, 64), &fiber_entry);
   HubImpl* own = hub && &hub->impl == &impl ? hub : nullptr;
-  fiber->id.store(take_id(own, impl), std::memory_order_release);
+  slot->id.store(take_id(own, impl), std::memory_order_release);
+  slot->done.store(false, std::memory_order_release);
   slot->in_use.store(true, std::memory_order_release);
   return fiber;
 }
@@ -117,7 +118,7 @@ void* fiber_frame(Fiber* fiber) noexcept {
   return fiber->frame;
 }
 FiberId fiber_id(const Fiber* fiber) noexcept {
-  return fiber->id.load(std::memory_order_relaxed);
+  return fiber->slot->id.load(std::memory_order_relaxed);
 }
 
 void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept {
@@ -145,8 +146,8 @@ void finish_fiber(Fiber& self) noexcept {
   RUNLOOM_CHECK(self.scope == nullptr, "a fiber ended inside a CancelScope");
   bool report;
   {
-    std::lock_guard hold(self.lock);
-    self.done = true;
+    std::lock_guard hold(self.slot->lock);
+    self.slot->done.store(true, std::memory_order_release);
     report = self.handle_dropped && self.exception && !self.exception_taken;
     if (report) self.exception_taken = true;
     while (WaitNode* node = self.joiners.claim_front())
@@ -164,10 +165,6 @@ void drop_reference(Fiber& fiber) noexcept {
   if (fiber.has_result) fiber.ops->drop(fiber.frame);
   fiber.exception = nullptr;
   StackSlot* slot = fiber.slot;
-  {
-    std::lock_guard hold(fiber.lock);
-    fiber.id.store(0, std::memory_order_relaxed);  // stale handles miss from here on
-  }
   fiber.context.destroy();
   slot->wait_word = fiber.word.load(std::memory_order_relaxed);
   slot->in_use.store(false, std::memory_order_release);
@@ -180,31 +177,29 @@ void drop_reference(Fiber& fiber) noexcept {
 }
 
 bool fiber_done(const Fiber* fiber) noexcept {
-  auto& lock = const_cast<Fiber*>(fiber)->lock;
-  std::lock_guard hold(lock);
-  return fiber->done;
+  return fiber->slot->done.load(std::memory_order_acquire);
 }
 
 Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
   RUNLOOM_CHECK(fiber != current_fiber(), "a fiber can't join itself");
-  fiber->lock.lock();
-  if (!fiber->done) {
+  fiber->slot->lock.lock();
+  if (!fiber->slot->done.load(std::memory_order_relaxed)) {
     WaitNode node(begin_wait());
     fiber->joiners.push_back(node);
-    fiber->lock.unlock();
+    fiber->slot->lock.unlock();
     const WakeCode code =
         wait(node.token, {.reason = WaitReason::join, .object = fiber, .deadline = deadline});
-    fiber->lock.lock();
+    fiber->slot->lock.lock();
     fiber->joiners.remove_if_linked(node);
-    if (code != kWakeUser && !fiber->done) {
-      fiber->lock.unlock();
+    if (code != kWakeUser && !fiber->slot->done.load(std::memory_order_relaxed)) {
+      fiber->slot->lock.unlock();
       return fail(wake_error(code));
     }
   }
   const bool dropped = !fiber->has_result && !fiber->exception;
   const bool raise = fiber->exception && !fiber->exception_taken;
   fiber->exception_taken = true;
-  fiber->lock.unlock();
+  fiber->slot->lock.unlock();
   if (raise) std::rethrow_exception(fiber->exception);
   // Dropped without running (fork), or its exception was taken by an earlier join.
   if (dropped || fiber->exception) return fail(Errc::cancelled);
@@ -214,9 +209,9 @@ Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
 void release_fiber(Fiber* fiber) noexcept {
   bool report;
   {
-    std::lock_guard hold(fiber->lock);
+    std::lock_guard hold(fiber->slot->lock);
     fiber->handle_dropped = true;
-    report = fiber->done && fiber->exception && !fiber->exception_taken;
+    report = fiber->slot->done.load(std::memory_order_relaxed) && fiber->exception && !fiber->exception_taken;
     if (report) fiber->exception_taken = true;
   }
   if (report) report_unhandled(*fiber, fiber->exception);
@@ -248,13 +243,23 @@ void set_unhandled_exception_handler(UnhandledExceptionHandler handler) noexcept
   detail::unhandled_handler.store(handler, std::memory_order_release);
 }
 
-// A handle names the fiber only while the id under the fiber's lock is its own.
+namespace {
+// With the slot's lock held: does it still belong to the fiber of that id?
+bool names(const detail::StackSlot& slot, FiberId id) noexcept {
+  return !slot.done.load(std::memory_order_acquire) &&
+         slot.id.load(std::memory_order_acquire) == id;
+}
+}  // namespace
+
+FiberHandle::FiberHandle(detail::Fiber* fiber) noexcept
+    : fiber_(fiber), slot_(fiber->slot), id_(detail::fiber_id(fiber)) {}
+
 bool FiberHandle::unpark() const noexcept {
-  if (!fiber_) return false;
+  if (!slot_) return false;
   detail::Waiter* woken = nullptr;
   {
-    std::lock_guard hold(fiber_->lock);
-    if (fiber_->id.load(std::memory_order_relaxed) != id_ || fiber_->done) return false;
+    std::lock_guard hold(slot_->lock);
+    if (!names(*slot_, id_)) return false;
     if (fiber_->park_token.waiter && detail::claim(fiber_->park_token, detail::kWakeUser)) {
       woken = fiber_;
       fiber_->park_token = {};
@@ -267,17 +272,17 @@ bool FiberHandle::unpark() const noexcept {
 }
 
 bool FiberHandle::cancel() const noexcept {
-  if (!fiber_) return false;
-  std::lock_guard hold(fiber_->lock);
-  if (fiber_->id.load(std::memory_order_relaxed) != id_ || fiber_->done) return false;
+  if (!slot_) return false;
+  std::lock_guard hold(slot_->lock);
+  if (!names(*slot_, id_)) return false;
   detail::cancel_fiber(fiber_);
   return true;
 }
 
 bool FiberHandle::alive() const noexcept {
-  if (!fiber_) return false;
-  std::lock_guard hold(fiber_->lock);
-  return fiber_->id.load(std::memory_order_relaxed) == id_ && !fiber_->done;
+  if (!slot_) return false;
+  std::lock_guard hold(slot_->lock);
+  return names(*slot_, id_);
 }
 
 namespace this_fiber {
@@ -287,11 +292,11 @@ bool exists() noexcept {
 }
 FiberId id() noexcept {
   const detail::Fiber* fiber = detail::current_fiber();
-  return fiber ? fiber->id.load(std::memory_order_relaxed) : 0;
+  return fiber ? fiber->slot->id.load(std::memory_order_relaxed) : 0;
 }
 FiberHandle handle() noexcept {
   detail::Fiber* fiber = detail::current_fiber();
-  return fiber ? FiberHandle(fiber, detail::fiber_id(fiber)) : FiberHandle();
+  return fiber ? FiberHandle(fiber) : FiberHandle();
 }
 std::string_view name() noexcept {
   const detail::Fiber* fiber = detail::current_fiber();
@@ -334,19 +339,19 @@ Result<void> sleep_until(Deadline deadline) {
 Result<void> park(Deadline deadline, bool foreign_wakeable) {
   detail::Fiber* self = detail::current_fiber();
   if (!self) return fail(Errc::not_in_fiber);
-  self->lock.lock();
+  self->slot->lock.lock();
   if (self->permits > 0) {
     --self->permits;
-    self->lock.unlock();
+    self->slot->lock.unlock();
     return {};
   }
   const auto token = detail::begin_wait();
   self->park_token = token;
-  self->lock.unlock();
+  self->slot->lock.unlock();
   const auto code = detail::wait(
       token, {.reason = WaitReason::park, .deadline = deadline, .external = foreign_wakeable});
   if (code == detail::kWakeUser) return {};
-  std::lock_guard hold(self->lock);
+  std::lock_guard hold(self->slot->lock);
   self->park_token = {};
   return fail(detail::wake_error(code));
 }

@@ -68,7 +68,6 @@ struct Fiber : Waiter {
   std::uint16_t forbid = 0;  // ForbidPark depth
 
   // Any thread.
-  std::atomic<FiberId> id{0};
   std::atomic<std::uint32_t> refs{0};
   std::atomic<bool> cancel{false};
   std::atomic<bool> check_posted{false};
@@ -80,9 +79,7 @@ struct Fiber : Waiter {
   FiberMessage run_message;    // inbox entry: resume, or start
   FiberMessage check_message;  // inbox entry: look at cancellation again
 
-  // Guards what follows, and `id` against reuse.
-  SpinLock lock{LockRank::fiber};
-  bool done = false;
+  // Guarded by slot->lock.
   bool handle_dropped = false;
   bool exception_taken = false;
   std::uint32_t permits = 0;

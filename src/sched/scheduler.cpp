@@ -271,7 +271,7 @@ void Scheduler::stop() noexcept {
 
 void Scheduler::cancel_all() noexcept {
   detail::for_each_fiber(
-      this, [](detail::Fiber& fiber) { FiberHandle(&fiber, detail::fiber_id(&fiber)).cancel(); });
+      this, [](detail::Fiber& fiber) { FiberHandle(&fiber).cancel(); });
 }
 
 void Scheduler::bind_thread() {

@@ -50,6 +50,7 @@ Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
     error = errno_code(ENOMEM);
     return nullptr;
   }
+  slab->cls = this;
   slab->stride = stride;
   slab->slots = slots;
   slab->size = stride * slots;
@@ -175,10 +176,6 @@ StackClass* stack_class(std::size_t bytes) noexcept {
   cls->next = all_classes.load(std::memory_order_relaxed);
   all_classes.store(cls, std::memory_order_release);
   return cls;
-}
-
-StackClass* class_of(const StackSlot* slot) noexcept {
-  return stack_class(slot->slab->stride - kPage);
 }
 
 StackCache::Entry* StackCache::find(StackClass* cls) noexcept {

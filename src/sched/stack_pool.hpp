@@ -2,8 +2,9 @@
 //
 // A slab is one mapping of many slots; a slot is [guard page][stack], and the fiber's control
 // block lies at the very top of the stack, in the page that the fiber touches anyway. Slabs are
-// never unmapped, so a pointer to a control block stays readable for ever (type-stable): stale
-// handles read an id that does not match, or zero after a trim.
+// never unmapped, so a pointer to a control block stays readable for ever (type-stable). A
+// fiber's identity does not lie there but in the slot, which no trim touches: a stale handle
+// finds another id, and misses.
 //
 // Guards: MADV_GUARD_INSTALL (Linux 6.13+) costs no kernel map; mprotect costs two a stack and
 // ends at vm.max_map_count. The choice is made per slab. A guard that can't be installed fails
@@ -21,6 +22,7 @@
 namespace runloom::detail {
 
 struct Slab;
+class StackClass;
 
 // Bookkeeping of a slot, outside of its pages so that trimming may drop all of them.
 struct StackSlot {
@@ -28,6 +30,11 @@ struct StackSlot {
   Slab* slab = nullptr;
   std::atomic<bool> in_use{false};
   bool touched = false;  // since it was carved or trimmed
+  // A handle holds `lock` while it uses the fiber, and looks at `done`, then at `id`. A new owner
+  // stores the id before it clears `done`, so the handle of an earlier one misses either way.
+  SpinLock lock{LockRank::fiber};
+  std::atomic<bool> done{true};
+  std::atomic<std::uint64_t> id{0};  // of the fiber that has or last had the stack
   std::uint32_t index = 0;
   std::uint64_t wait_word = 0;  // the waiter's word across a trim: tickets are never reused
   char* low() const noexcept;   // lowest usable byte, just above the guard
@@ -35,6 +42,7 @@ struct StackSlot {
 };
 
 struct Slab {
+  StackClass* cls = nullptr;
   Slab* next = nullptr;  // all slabs, newest first; never removed
   char* base = nullptr;
   std::size_t size = 0;    // bytes mapped
@@ -108,7 +116,7 @@ class StackCache {
   bool dirty_ = false;
 };
 
-StackClass* class_of(const StackSlot* slot) noexcept;
+inline StackClass* class_of(const StackSlot* slot) noexcept { return slot->slab->cls; }
 
 // Every slab, newest first. Lock-free: for the registry and the crash report.
 Slab* first_slab() noexcept;

@@ -23,6 +23,8 @@ enum class Errc {
   thread_limit,     // no thread could be started for the blocking pool
   self_connect,     // a TCP socket was connected to itself by the kernel's port choice
   unread_data,      // bytes were received and not yet read, the descriptor can't leave the stream
+  would_block,      // a try_ call found nothing ready
+  over_release,     // more was given back than was taken: a semaphore, a wait group below zero
 };
 
 // The category of Errc, named "runloom". cancelled, timed_out and closed compare equal to

@@ -36,6 +36,7 @@ struct SpawnOptions {
 namespace detail {
 
 struct Fiber;
+struct StackSlot;
 
 // How the core runs and destroys what a spawn stored on the fiber's stack.
 struct FrameOps {
@@ -120,7 +121,7 @@ struct FlattenResult<Result<T>> {
 class FiberHandle {
  public:
   FiberHandle() = default;
-  FiberHandle(detail::Fiber* fiber, FiberId id) noexcept : fiber_(fiber), id_(id) {}
+  explicit FiberHandle(detail::Fiber* fiber) noexcept;  // of a fiber that is known to live
   FiberId id() const noexcept { return id_; }
 
   // Gives the fiber one permit: wakes its this_fiber::park(), or lets the next one return at
@@ -131,11 +132,12 @@ class FiberHandle {
   bool cancel() const noexcept;
   bool alive() const noexcept;
   friend bool operator==(const FiberHandle& a, const FiberHandle& b) noexcept {
-    return a.fiber_ == b.fiber_ && a.id_ == b.id_;
+    return a.slot_ == b.slot_ && a.id_ == b.id_;
   }
 
  private:
   detail::Fiber* fiber_ = nullptr;
+  detail::StackSlot* slot_ = nullptr;
   FiberId id_ = 0;
 };
 
@@ -193,7 +195,7 @@ class [[nodiscard]] JoinHandle {
     if (fiber_) detail::cancel_fiber(fiber_);
   }
   FiberHandle handle() const noexcept {
-    return fiber_ ? FiberHandle(fiber_, detail::fiber_id(fiber_)) : FiberHandle();
+    return fiber_ ? FiberHandle(fiber_) : FiberHandle();
   }
   void detach() noexcept {
     if (fiber_) detail::release_fiber(std::exchange(fiber_, nullptr));
@@ -222,7 +224,7 @@ Result<FiberHandle> go(F&& fn, const SpawnOptions& options = {}) {
   std::error_code error;
   auto* fiber = detail::spawn_fiber(nullptr, std::forward<F>(fn), options, true, error);
   if (!fiber) return Unexpected{error};
-  FiberHandle handle(fiber, detail::fiber_id(fiber));
+  FiberHandle handle(fiber);
   detail::release_fiber(fiber);
   return handle;
 }
