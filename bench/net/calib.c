@@ -3,7 +3,6 @@
 //
 // On a virtual machine the figure moves by a third while a neighbour uses the physical core; the
 // harness marks the samples that were taken while it was high.
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>

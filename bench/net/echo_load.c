@@ -18,7 +18,6 @@
 //   -b  poll instead of sleeping in the kernel: takes the client's own wake-up out of the latency
 //       (use with few connections)
 // Exit status: 0 done, 1 the client's own trouble, 2 the server's fault, 64 usage.
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -1,6 +1,5 @@
 // load_epoll.c: the engine with one recv and one send system call an event. Its latencies are the
 // most accurate ones.
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>

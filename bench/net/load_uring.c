@@ -1,6 +1,5 @@
 // load_uring.c: the engine with multishot receives and batched sends. A third cheaper a request
 // than the epoll engine, for servers that outrun that one. Built where liburing is installed.
-#define _GNU_SOURCE
 #include "load.h"
 
 #ifndef HAVE_LIBURING

@@ -13,7 +13,6 @@
 //
 // Usage: echo_epoll -p PORT [-m mode] [-k spin_us] [-b recv_buffer_bytes] [-n events_per_wait]
 //   -k  poll without sleeping for this long after the last event, then sleep
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -26,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum mode { LT, ET, ET_EAGAIN, ONESHOT, ONESHOT_EAGAIN, ADDDEL, MODES };
+enum Mode { LT, ET, ET_EAGAIN, ONESHOT, ONESHOT_EAGAIN, ADDDEL, MODES };
 static const char* const mode_names[MODES] = {
     "lt", "et", "et-eagain", "oneshot", "oneshot-eagain", "adddel"};
 
@@ -36,7 +35,7 @@ struct conn {
   char* stash;  // allocated when first needed
 };
 
-static enum mode mode = LT;
+static enum Mode mode = LT;
 static int port = 7000;
 static int max_events = 256;
 static long spin_us;

@@ -8,7 +8,6 @@
 // -k US: look for completions without sleeping for US microseconds after the last one, then sleep
 //
 // Usage: echo_uring -p PORT [-m mode] [-k spin_us]        Needs Linux 6.1 and liburing 2.3.
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <liburing.h>
@@ -23,7 +22,7 @@
 #include <unistd.h>
 
 enum { BUFS = 4096, BUF_SIZE = 4096, OWN_BUF_SIZE = 16384, GROUP = 1, SQ = 4096, CQ = 32768 };
-enum op { OP_ACCEPT, OP_RECV, OP_SEND, OP_MASK = 7 };  // low bits of user_data
+enum Op { OP_ACCEPT, OP_RECV, OP_SEND, OP_MASK = 7 };  // low bits of user_data
 
 struct conn {
   int fd;
@@ -67,7 +66,7 @@ static struct io_uring_sqe* get_sqe(void) {
   return s;
 }
 
-static void tag(struct io_uring_sqe* s, struct conn* c, enum op op) {
+static void tag(struct io_uring_sqe* s, struct conn* c, enum Op op) {
   if (c) c->inflight++;
   io_uring_sqe_set_data64(s, (uint64_t)(uintptr_t)c | op);
 }
@@ -183,7 +182,7 @@ static void on_accept(int listener, int res, unsigned flags) {
 
 static void on_completion(int listener, const struct io_uring_cqe* cqe) {
   struct conn* c = (struct conn*)(uintptr_t)(cqe->user_data & ~(uint64_t)OP_MASK);
-  enum op op = (enum op)(cqe->user_data & OP_MASK);
+  enum Op op = (enum Op)(cqe->user_data & OP_MASK);
   if (op == OP_ACCEPT) {
     on_accept(listener, cqe->res, cqe->flags);
     return;

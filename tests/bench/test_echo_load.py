@@ -26,7 +26,9 @@ def echo_load(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [
         NET / name for name in ("echo_load.c", "load_epoll.c", "load_stats.c", "load_uring.c")
     ]
-    subprocess.run([compiler, "-std=gnu11", "-O1", "-o", program, *sources], check=True)
+    subprocess.run(
+        [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-o", program, *sources], check=True
+    )
     return program
 
 
