@@ -32,7 +32,7 @@ def main() -> int:
     except StageFailed as error:
         say(f"error: {error}")
         return 2
-    context = Context(full=options.full, pythons=find_pythons(options.python))
+    context = Context(options.full, options.python, find_pythons(options.python))
     if not context.pythons:
         say("error: no Python with headers was found; run scripts/setup")
         return 2

@@ -120,12 +120,12 @@ def run(
     name = path.relative_to(ROOT)
     if timed_out:
         progress.end("ended after ")
-        _show_tail(path)
+        show_tail(path)
         raise StageFailed(f"`{title}` took more than {duration(limit)} and was ended; see {name}")
     status = process.returncode
     if status not in ok:
         progress.end("failed after ")
-        _show_tail(path)
+        show_tail(path)
         how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
         raise StageFailed(f"`{title}` {how}; the whole log is {name}")
     progress.end()
@@ -155,7 +155,7 @@ def _end_group(process: subprocess.Popen[str]) -> None:
             continue
 
 
-def _show_tail(path: Path) -> None:
+def show_tail(path: Path) -> None:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines[-TAIL_LINES:]:
         say(f"    | {line}")

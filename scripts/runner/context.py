@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from console import BUILD, ROOT, StageFailed, run, say
+from console import BUILD, LOGS, ROOT, StageFailed, run, say, show_tail
 from results import Results, read_junit
 
 MINUTE = 60.0
@@ -55,6 +55,7 @@ class Python:
 @dataclass
 class Context:
     full: bool = False
+    only_python: str | None = None
     pythons: list[Python] = field(default_factory=list)  # newest first
     jobs: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
@@ -189,6 +190,7 @@ def pytest(
     )  # fmt: skip
     if not report.exists():
         # pytest-timeout ends the process of a test that hangs, as does a crash.
+        show_tail(LOGS / f"{log}.log")
         raise StageFailed(
             f"pytest under Python {python.version} ended before it could report: a test hung or "
             f"crashed. The end of build/logs/{log}.log names it."
