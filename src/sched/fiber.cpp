@@ -161,7 +161,10 @@ void finish_fiber(Fiber& self) noexcept {
 }
 
 void drop_reference(Fiber& fiber) noexcept {
-  if (fiber.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  // The only owner left needs no read-modify-write.
+  if (fiber.refs.load(std::memory_order_acquire) != 1 &&
+      fiber.refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    return;
   if (fiber.has_result) fiber.ops->drop(fiber.frame);
   fiber.exception = nullptr;
   StackSlot* slot = fiber.slot;
@@ -180,41 +183,43 @@ bool fiber_done(const Fiber* fiber) noexcept {
   return fiber->slot->done.load(std::memory_order_acquire);
 }
 
+// After `done` the result, the exception and exception_taken belong to the handle alone, without
+// the lock: finish_fiber looks at them only when the handle was dropped before.
 Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
   RUNLOOM_CHECK(fiber != current_fiber(), "a fiber can't join itself");
-  fiber->slot->lock.lock();
-  if (!fiber->slot->done.load(std::memory_order_relaxed)) {
-    WaitNode node(begin_wait());
-    fiber->joiners.push_back(node);
-    fiber->slot->lock.unlock();
-    const WakeCode code =
-        wait(node.token, {.reason = WaitReason::join, .object = fiber, .deadline = deadline});
-    fiber->slot->lock.lock();
-    fiber->joiners.remove_if_linked(node);
-    if (code != kWakeUser && !fiber->slot->done.load(std::memory_order_relaxed)) {
-      fiber->slot->lock.unlock();
-      return fail(wake_error(code));
+  if (!fiber_done(fiber)) {
+    SpinLock& lock = fiber->slot->lock;
+    lock.lock();
+    if (fiber_done(fiber)) {
+      lock.unlock();
+    } else {
+      WaitNode node(begin_wait());
+      fiber->joiners.push_back(node);
+      lock.unlock();
+      const WakeCode code =
+          wait(node.token, {.reason = WaitReason::join, .object = fiber, .deadline = deadline});
+      if (code != kWakeUser) {
+        std::lock_guard hold(lock);
+        fiber->joiners.remove_if_linked(node);
+        if (!fiber_done(fiber)) return fail(wake_error(code));
+      }
     }
   }
-  const bool dropped = !fiber->has_result && !fiber->exception;
-  const bool raise = fiber->exception && !fiber->exception_taken;
-  fiber->exception_taken = true;
-  fiber->slot->lock.unlock();
-  if (raise) std::rethrow_exception(fiber->exception);
-  // Dropped without running (fork), or its exception was taken by an earlier join.
-  if (dropped || fiber->exception) return fail(Errc::cancelled);
+  const bool taken = std::exchange(fiber->exception_taken, true);
+  if (fiber->exception && !taken) std::rethrow_exception(fiber->exception);
+  // Its exception was taken by an earlier join, or it was dropped without running (fork).
+  if (!fiber->has_result) return fail(Errc::cancelled);
   return {};
 }
 
 void release_fiber(Fiber* fiber) noexcept {
-  bool report;
-  {
+  if (!fiber_done(fiber)) {
     std::lock_guard hold(fiber->slot->lock);
-    fiber->handle_dropped = true;
-    report = fiber->slot->done.load(std::memory_order_relaxed) && fiber->exception && !fiber->exception_taken;
-    if (report) fiber->exception_taken = true;
+    fiber->handle_dropped = !fiber_done(fiber);
   }
-  if (report) report_unhandled(*fiber, fiber->exception);
+  const bool ended = !fiber->handle_dropped;
+  if (ended && fiber->exception && !std::exchange(fiber->exception_taken, true))
+    report_unhandled(*fiber, fiber->exception);
   drop_reference(*fiber);
 }
 
