@@ -32,13 +32,15 @@ def draw(path: Path, records: list[Record]) -> None:
     half = [record["ratio"] * record["spread"] / 2 for record in bars]
     axes.barh(
         [_label(record) for record in bars],
-        ratios,
+        [ratio - 1 for ratio in ratios],
+        left=1,  # a bar grows from "equal", to the right where ours is better
         xerr=half,
         color=["#2a7f62" if ratio >= 1 else "#c1666b" for ratio in ratios],
         ecolor="#555555",
     )
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}x")
     axes.set_xlabel("times better than the reference (right of the line: runloom is better)")
     axes.invert_yaxis()
     axes.set_title(bars[0]["machine"], fontsize=8)

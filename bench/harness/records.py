@@ -171,8 +171,8 @@ def _compare(
             "case": case,
             "subject": subject.name,
             "reference": reference,
-            "value": value,
-            "reference_value": reference_value,
+            "value": _rounded(value),
+            "reference_value": _rounded(reference_value),
             "unit": metric.unit,
             "ratio": None,
             "rounds": len(ratios),
@@ -185,7 +185,7 @@ def _compare(
             continue
         ratios = analysis.ratios(subject.name, other.name, case, metric)
         made = record(other.name, analysis.value(other.name, case, metric), ratios)
-        made["ratio"] = analysis.ratio(subject.name, other.name, case, metric)
+        made["ratio"] = _rounded(analysis.ratio(subject.name, other.name, case, metric))
         if made["ratio"] is None:
             absent = subject.name if value is None else other.name
             made["error"] = analysis.error(absent, case)
@@ -202,8 +202,13 @@ def _compare(
         if value is None:
             made["error"] = analysis.error(subject.name, case)
         else:
-            made["ratio"] = metric.ratio(value, goal)
+            made["ratio"] = _rounded(metric.ratio(value, goal))
         yield made
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six significant digits: more than any sample has."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def write(path: Path, records: list[Record]) -> None:
