@@ -117,6 +117,9 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
 void* fiber_frame(Fiber* fiber) noexcept {
   return fiber->frame;
 }
+void* fiber_local(const Fiber* fiber) noexcept {
+  return fiber->local;
+}
 FiberId fiber_id(const Fiber* fiber) noexcept {
   return fiber->slot->id.load(std::memory_order_relaxed);
 }
@@ -281,6 +284,14 @@ bool FiberHandle::cancel() const noexcept {
   std::lock_guard hold(slot_->lock);
   if (!names(*slot_, id_)) return false;
   detail::cancel_fiber(fiber_);
+  return true;
+}
+
+bool FiberHandle::uncancel() const noexcept {
+  if (!slot_) return false;
+  std::lock_guard hold(slot_->lock);
+  if (!names(*slot_, id_)) return false;
+  fiber_->cancel.store(false, std::memory_order_release);
   return true;
 }
 

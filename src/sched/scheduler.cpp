@@ -235,10 +235,15 @@ Scheduler::Scheduler(Options options) : impl_(std::make_unique<Impl>(*this, std:
   detail::register_scheduler(*impl_);
 }
 
-Scheduler::~Scheduler() {
+std::uint64_t Scheduler::shutdown() noexcept {
   RUNLOOM_CHECK(!detail::current_fiber() || detail::current_fiber()->scheduler != this,
-                "a scheduler destroyed by one of its own fibers");
+                "a scheduler ended by one of its own fibers");
   if (impl_->live() != 0) impl_->end_fibers();
+  return impl_->live();
+}
+
+Scheduler::~Scheduler() {
+  shutdown();
   detail::unregister_scheduler(*impl_);
   impl_->stop_threads();
   if (impl_->hubs[0]->bound) unbind_thread();

@@ -49,6 +49,8 @@ struct FrameOps {
 Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::size_t frame_size,
                       std::size_t frame_align, std::error_code& error) noexcept;
 void* fiber_frame(Fiber* fiber) noexcept;
+// The fiber-local memory of SpawnOptions::local_size; null: none.
+void* fiber_local(const Fiber* fiber) noexcept;
 FiberId fiber_id(const Fiber* fiber) noexcept;
 // Queues it. With `joinable` one reference belongs to the caller (release_fiber), else none.
 void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept;
@@ -130,6 +132,8 @@ class FiberHandle {
   // Cancels the fiber: its parking calls, present and future, fail with Errc::cancelled
   // (level-triggered) except under a Shield. False when the fiber has ended.
   bool cancel() const noexcept;
+  // Takes cancel() back: parking calls that have not failed yet succeed again.
+  bool uncancel() const noexcept;
   bool alive() const noexcept;
   friend bool operator==(const FiberHandle& a, const FiberHandle& b) noexcept {
     return a.slot_ == b.slot_ && a.id_ == b.id_;

@@ -67,6 +67,9 @@ class Scheduler {
   // 1 s the fibers that still live are reported by name and leaked with their stacks. No forced
   // unwind. Never on one of its own fibers.
   ~Scheduler();
+  // Ends what is left, as the destructor does, and returns how many fibers did not end. An owner
+  // for whom late wakes of those must stay harmless then keeps the scheduler for ever.
+  std::uint64_t shutdown() noexcept;
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
