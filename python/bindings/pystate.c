@@ -26,12 +26,12 @@
  *  - `context`, for contextvars. `context_ver` is not restored but counted up: a ContextVar caches
  *    its value under (thread state id, context_ver).
  *  - Recursion. The Python counter is kept as a DEPTH, limit minus remaining, so that a
- *    sys.setrecursionlimit() made while the fiber was parked holds when it comes back.
- *    3.12 and 3.13 count C calls apart, against a limit made for 8 MiB: a fiber gets an
- *    allowance for its own stack. 3.11 has one counter for both; there a stack below 1 MiB withholds
- *    part of the limit, larger ones are safe at the default of 1000 (only sorted() nested in its
- *    own key function needs more, 5 KiB a level). 3.14 compares the stack pointer with limits, which
- *    are the fiber's. `recursion_headroom` is non-zero while an overflow is being reported.
+ *    sys.setrecursionlimit() made while the fiber was parked holds when it comes back. 3.12 and
+ *    3.13 count C calls apart, against a limit made for 8 MiB: a fiber gets an allowance for its
+ *    own stack. 3.11 has one counter for both; there a stack below 1 MiB withholds part of the
+ *    limit, and larger ones are safe at the default of 1000 (only sorted() nested in its own key
+ *    function needs more, 5 KiB a level). 3.14 compares the stack pointer with limits, which are
+ *    the fiber's. `recursion_headroom` is non-zero while an overflow is being reported.
  *  - The trashcan's nesting depth (3.11, 3.12), since it counts C frames. The list of dead objects
  *    is shared: it is a chain of objects without references that any fiber may destroy. 3.13 has no
  *    depth; it looks at the C allowance, defers below 50 and resumes above 100, so an allowance
@@ -119,23 +119,23 @@ typedef struct _PyInterpreterFrame Frame;
 /* ---- The state -------------------------------------------------------------------------- */
 
 /* Fields saved and loaded as they are: X(member of RlPyState, member of PyThreadState). */
-#define RL_FIELDS_COMMON(X)                \
-  X(datastack_chunk, datastack_chunk)      \
-  X(datastack_top, datastack_top)          \
-  X(datastack_limit, datastack_limit)      \
-  X(exc_info, exc_info)                    \
-  X(context, context)                      \
+#define RL_FIELDS_COMMON(X)                 \
+  X(datastack_chunk, datastack_chunk)       \
+  X(datastack_top, datastack_top)           \
+  X(datastack_limit, datastack_limit)       \
+  X(exc_info, exc_info)                     \
+  X(context, context)                       \
   X(recursion_headroom, recursion_headroom) \
   X(tracing, tracing)
 
 #if RL_MINOR == 11
-#define RL_FIELDS(X)                       \
-  RL_FIELDS_COMMON(X)                      \
-  X(cframe, cframe)                        \
-  X(raised, curexc_value)                  \
-  X(raised_type, curexc_type)              \
-  X(raised_traceback, curexc_traceback)    \
-  X(trash_nesting, trash_delete_nesting)   \
+#define RL_FIELDS(X)                     \
+  RL_FIELDS_COMMON(X)                    \
+  X(cframe, cframe)                      \
+  X(raised, curexc_value)                \
+  X(raised_type, curexc_type)            \
+  X(raised_traceback, curexc_traceback)  \
+  X(trash_nesting, trash_delete_nesting) \
   X(event, tracing_what)
 #elif RL_MINOR == 12
 #define RL_FIELDS(X)                              \
@@ -155,12 +155,12 @@ typedef struct _PyInterpreterFrame Frame;
   X(critical_section, critical_section)           \
   X(event, what_event)
 #else
-#define RL_FIELDS(X)                       \
-  RL_FIELDS_COMMON(X)                      \
-  X(current_frame, current_frame)          \
-  X(raised, current_exception)             \
-  X(executor, current_executor)            \
-  X(critical_section, critical_section)    \
+#define RL_FIELDS(X)                    \
+  RL_FIELDS_COMMON(X)                   \
+  X(current_frame, current_frame)       \
+  X(raised, current_exception)          \
+  X(executor, current_executor)         \
+  X(critical_section, critical_section) \
   X(event, what_event)
 #endif
 
@@ -171,12 +171,12 @@ typedef struct _PyInterpreterFrame Frame;
 #define RL_CORE_FIELDS_STACKREFS(X)
 #endif
 #if RL_MINOR >= 14
-#define RL_CORE_FIELDS(X)    \
-  X(c_stack_top)             \
-  X(c_stack_soft_limit)      \
-  X(c_stack_hard_limit)      \
-  X(asyncio_running_loop)    \
-  X(asyncio_running_task)    \
+#define RL_CORE_FIELDS(X) \
+  X(c_stack_top)          \
+  X(c_stack_soft_limit)   \
+  X(c_stack_hard_limit)   \
+  X(asyncio_running_loop) \
+  X(asyncio_running_task) \
   RL_CORE_FIELDS_STACKREFS(X)
 #else
 #define RL_CORE_FIELDS(X)
@@ -185,10 +185,10 @@ typedef struct _PyInterpreterFrame Frame;
 enum Phase { PHASE_NEW, PHASE_RUNNING, PHASE_PARKED, PHASE_OVER };
 
 struct RlPyState {
-#define DECLARE(member, source) __typeof__(((PyThreadState *)0)->source) member;
+#define DECLARE(member, source) __typeof__(((PyThreadState*)0)->source) member;
   RL_FIELDS(DECLARE)
 #undef DECLARE
-#define DECLARE(member) __typeof__(((_PyThreadStateImpl *)0)->member) member;
+#define DECLARE(member) __typeof__(((_PyThreadStateImpl*)0)->member) member;
   RL_CORE_FIELDS(DECLARE)
 #undef DECLARE
   int depth; /* Python calls in progress */
@@ -198,7 +198,7 @@ struct RlPyState {
 #endif
   enum Phase phase;
   _PyErr_StackItem exc_base;
-  _PyStackChunk *root_chunk; /* the caller's datastack */
+  _PyStackChunk* root_chunk; /* the caller's datastack */
 #if RL_MINOR <= 12
   _PyCFrame root_cframe;
 #endif
@@ -212,10 +212,10 @@ struct RlPyState {
 };
 
 struct RlPyHub {
-  PyThreadState *ts;
-  RlPyState *running; /* NULL between out and in */
+  PyThreadState* ts;
+  RlPyState* running; /* NULL between out and in */
 #if RL_ANCHOR
-  PyThreadState *anchor;
+  PyThreadState* anchor;
   RlPyState *newest, *oldest; /* parked */
 #endif
   RlPyState main;
@@ -236,7 +236,7 @@ struct RlPyHub {
 #if RL_ANCHOR
 #define ROOT(state) (&(state)->root)
 #else
-#define ROOT(state) ((void)(state), (Frame *)NULL)
+#define ROOT(state) ((void)(state), (Frame*)NULL)
 #endif
 #if RL_MINOR >= 13
 #define CURRENT_TSTATE() PyThreadState_GetUnchecked()
@@ -244,14 +244,15 @@ struct RlPyHub {
 #define CURRENT_TSTATE() _PyThreadState_UncheckedGet()
 #endif
 
-static inline void require(int condition, const char *message) {
-  if (!RL_LIKELY(condition)) Py_FatalError(message);
-}
+#define REQUIRE(condition, message)                    \
+  do {                                                 \
+    if (!RL_LIKELY(condition)) Py_FatalError(message); \
+  } while (0)
 
 /* ---- Layout ----------------------------------------------------------------------------- */
 
 /* The collector's "enabled" word answers to the public switch: interp->gc is where we think. */
-static int gc_is_where_expected(PyInterpreterState *interp) {
+static int gc_is_where_expected(PyInterpreterState* interp) {
   int was_enabled = PyGC_Disable();
   int ok = interp->gc.enabled == 0;
   PyGC_Enable();
@@ -263,9 +264,9 @@ static int gc_is_where_expected(PyInterpreterState *interp) {
 /* NULL, or what is unexpected. 3.13+ publishes its offsets for debuggers. Before that, what public
  * functions tell of the same fields must agree, from the first field to the last (exc_state, where
  * the stack of handled exceptions ends as long as no fiber runs). */
-static const char *find_layout_fault(PyThreadState *ts) {
+static const char* find_layout_fault(PyThreadState* ts) {
 #if RL_MINOR >= 13
-  const struct _Py_DebugOffsets *offsets = &_PyRuntime.debug_offsets;
+  const struct _Py_DebugOffsets* offsets = &_PyRuntime.debug_offsets;
   if (memcmp(offsets->cookie, _Py_Debug_Cookie, sizeof offsets->cookie) != 0) return "_PyRuntime";
   if (offsets->thread_state.size != sizeof(PyThreadState) ||
       offsets->thread_state.datastack_chunk != offsetof(PyThreadState, datastack_chunk) ||
@@ -278,8 +279,9 @@ static const char *find_layout_fault(PyThreadState *ts) {
   }
   if (offsets->gc.collecting != offsetof(struct _gc_runtime_state, collecting)) return "gc";
 #else
-  const _PyErr_StackItem *handled = ts->exc_info;
-  while (handled != NULL && handled->previous_item != NULL) handled = handled->previous_item;
+  const _PyErr_StackItem* handled = ts->exc_info;
+  while (handled != NULL && handled->previous_item != NULL)
+    handled = handled->previous_item;
   if (handled != &ts->exc_state || ts->id != PyThreadState_GetID(ts) ||
       ts->interp != PyThreadState_GetInterpreter(ts) ||
       ts->thread_id != PyThread_get_thread_ident() ||
@@ -294,17 +296,17 @@ static const char *find_layout_fault(PyThreadState *ts) {
 /* What every state's root "executes": a generator function at its first instruction, which comes
  * before RESUME and, unlike a MAKE_CELL there, has a line number. It lives for ever, since a leaked
  * fiber's root outlives its hub. */
-static PyCodeObject *root_code;
-static PyObject *root_globals; /* empty; a frame without globals passes for an invalid one */
+static PyCodeObject* root_code;
+static PyObject* root_globals; /* empty; a frame without globals passes for an invalid one */
 
 static int make_root_code(void) {
   static const char source[] = "def fiber():\n  yield\n";
-  PyObject *module = Py_CompileString(source, "<runloom>", Py_file_input);
+  PyObject* module = Py_CompileString(source, "<runloom>", Py_file_input);
   if (module == NULL) return -1;
-  PyObject *constants = ((PyCodeObject *)module)->co_consts;
+  PyObject* constants = ((PyCodeObject*)module)->co_consts;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); i++) {
-    PyObject *constant = PyTuple_GET_ITEM(constants, i);
-    if (PyCode_Check(constant)) root_code = (PyCodeObject *)Py_NewRef(constant);
+    PyObject* constant = PyTuple_GET_ITEM(constants, i);
+    if (PyCode_Check(constant)) root_code = (PyCodeObject*)Py_NewRef(constant);
   }
   Py_DECREF(module);
   root_globals = PyDict_New();
@@ -314,7 +316,9 @@ static int make_root_code(void) {
   return -1;
 }
 #else
-static int make_root_code(void) { return 0; }
+static int make_root_code(void) {
+  return 0;
+}
 #endif
 
 int rl_pystate_check_layout(void) {
@@ -325,12 +329,13 @@ int rl_pystate_check_layout(void) {
                  PY_MAJOR_VERSION, PY_MINOR_VERSION, Py_GetVersion());
     return -1;
   }
-  const char *fault = find_layout_fault(PyThreadState_Get());
+  const char* fault = find_layout_fault(PyThreadState_Get());
   if (fault != NULL) {
-    PyErr_Format(PyExc_ImportError,
-                 "runloom was built for Python %s and runs under %s, which lays out %s differently: "
-                 "build it again with this interpreter",
-                 PY_VERSION, Py_GetVersion(), fault);
+    PyErr_Format(
+        PyExc_ImportError,
+        "runloom was built for Python %s and runs under %s, which lays out %s differently: "
+        "build it again with this interpreter",
+        PY_VERSION, Py_GetVersion(), fault);
     return -1;
   }
   if (make_root_code() < 0) return -1;
@@ -342,23 +347,23 @@ int rl_pystate_check_layout(void) {
 
 #if RL_ANCHOR
 #if RL_MINOR == 12
-PyAPI_FUNC(PyThreadState *) _PyThreadState_New(PyInterpreterState *);
+PyAPI_FUNC(PyThreadState*) _PyThreadState_New(PyInterpreterState*);
 #define NEW_UNBOUND_TSTATE(interp) _PyThreadState_New(interp)
 #else
-PyAPI_FUNC(PyThreadState *) _PyThreadState_New(PyInterpreterState *, int whence);
+PyAPI_FUNC(PyThreadState*) _PyThreadState_New(PyInterpreterState*, int whence);
 #define NEW_UNBOUND_TSTATE(interp) _PyThreadState_New(interp, 0)
 #endif
 
-static PyThreadState *new_anchor(void) {
-  PyThreadState *anchor = NEW_UNBOUND_TSTATE(PyInterpreterState_Get());
+static PyThreadState* new_anchor(void) {
+  PyThreadState* anchor = NEW_UNBOUND_TSTATE(PyInterpreterState_Get());
   if (anchor != NULL) anchor->thread_id = (unsigned long)(uintptr_t)anchor;
   return anchor;
 }
 
-static void delete_anchor(PyThreadState *anchor) {
+static void delete_anchor(PyThreadState* anchor) {
   TOP(anchor) = NULL;
 #if RL_STACKREFS
-  ((_PyThreadStateImpl *)anchor)->c_stack_refs = NULL;
+  ((_PyThreadStateImpl*)anchor)->c_stack_refs = NULL;
 #endif
   PyThreadState_Clear(anchor);
 #if RL_MINOR == 12 /* a debug build insists that what it deletes was bound to some thread */
@@ -371,25 +376,25 @@ static void delete_anchor(PyThreadState *anchor) {
 }
 
 /* chain lets the frames of `below` (NULL: nothing) follow those of `above` (NULL: the anchor). */
-static inline void chain(RlPyHub *hub, RlPyState *above, RlPyState *below) {
-  Frame *top = below != NULL ? TOP(below) : NULL;
+static inline void chain(RlPyHub* hub, RlPyState* above, RlPyState* below) {
+  Frame* top = below != NULL ? TOP(below) : NULL;
   if (above != NULL) {
     above->root.previous = top;
   } else {
     TOP(hub->anchor) = top;
   }
 #if RL_STACKREFS
-  _PyCStackRef *refs = below != NULL ? below->c_stack_refs : NULL;
+  _PyCStackRef* refs = below != NULL ? below->c_stack_refs : NULL;
   if (above != NULL) {
     above->root_ref.next = refs;
   } else {
-    ((_PyThreadStateImpl *)hub->anchor)->c_stack_refs = refs;
+    ((_PyThreadStateImpl*)hub->anchor)->c_stack_refs = refs;
   }
 #endif
 }
 
 /* Our neighbours towards the anchor are "newer": fibers enter at the head. */
-static inline void link_parked(RlPyState *state, RlPyHub *hub) {
+static inline void link_parked(RlPyState* state, RlPyHub* hub) {
   if (RL_LIKELY(state != &hub->main)) {
     state->newer = NULL;
     state->older = hub->newest;
@@ -411,7 +416,7 @@ static inline void link_parked(RlPyState *state, RlPyHub *hub) {
   chain(hub, state->newer, state);
 }
 
-static inline void unlink_parked(RlPyState *state, RlPyHub *hub) {
+static inline void unlink_parked(RlPyState* state, RlPyHub* hub) {
   if (state->newer != NULL) {
     state->newer->older = state->older;
   } else {
@@ -426,16 +431,16 @@ static inline void unlink_parked(RlPyState *state, RlPyHub *hub) {
   if (state != &hub->main) chain(hub, state, NULL);
 }
 
-static void init_root(RlPyState *state) {
-  require(root_code != NULL, "runloom: rl_pystate_check_layout was not called");
+static void init_root(RlPyState* state) {
+  REQUIRE(root_code != NULL, "runloom: rl_pystate_check_layout was not called");
 #if RL_MINOR == 12
   state->root.f_code = root_code;
   state->root.prev_instr = _PyCode_CODE(root_code);
 #elif RL_MINOR == 13
-  state->root.f_executable = (PyObject *)root_code;
+  state->root.f_executable = (PyObject*)root_code;
   state->root.instr_ptr = _PyCode_CODE(root_code);
 #else
-  state->root.f_executable = PyStackRef_FromPyObjectBorrow((PyObject *)root_code);
+  state->root.f_executable = PyStackRef_FromPyObjectBorrow((PyObject*)root_code);
   state->root.f_funcobj = PyStackRef_None;
   state->root.instr_ptr = _PyCode_CODE(root_code);
   state->root.stackpointer = state->root.localsplus;
@@ -451,25 +456,29 @@ static void init_root(RlPyState *state) {
 #endif
 }
 #else
-static inline void link_parked(RlPyState *state, RlPyHub *hub) { (void)state, (void)hub; }
-static inline void unlink_parked(RlPyState *state, RlPyHub *hub) { (void)state, (void)hub; }
+static inline void link_parked(RlPyState* state, RlPyHub* hub) {
+  (void)state, (void)hub;
+}
+static inline void unlink_parked(RlPyState* state, RlPyHub* hub) {
+  (void)state, (void)hub;
+}
 #endif
 
 /* ---- Save and load ---------------------------------------------------------------------- */
 
 #if RL_FREE_THREADED
-PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
-PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
+PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState*);
+PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState*);
 #endif
 
-static inline void save(RlPyState *state, PyThreadState *ts) {
+static inline void save(RlPyState* state, PyThreadState* ts) {
 #if RL_FREE_THREADED
   if (ts->critical_section != 0) _PyCriticalSection_SuspendAll(ts);
 #endif
 #define SAVE(member, source) state->member = ts->source;
   RL_FIELDS(SAVE)
 #undef SAVE
-#define SAVE(member) state->member = ((_PyThreadStateImpl *)ts)->member;
+#define SAVE(member) state->member = ((_PyThreadStateImpl*)ts)->member;
   RL_CORE_FIELDS(SAVE)
 #undef SAVE
   state->depth = RECURSION_LIMIT(ts) - RECURSION_REMAINING(ts);
@@ -478,11 +487,11 @@ static inline void save(RlPyState *state, PyThreadState *ts) {
 #endif
 }
 
-static inline void load(RlPyState *state, PyThreadState *ts) {
+static inline void load(RlPyState* state, PyThreadState* ts) {
 #define LOAD(member, source) ts->source = state->member;
   RL_FIELDS(LOAD)
 #undef LOAD
-#define LOAD(member) ((_PyThreadStateImpl *)ts)->member = state->member;
+#define LOAD(member) ((_PyThreadStateImpl*)ts)->member = state->member;
   RL_CORE_FIELDS(LOAD)
 #undef LOAD
   ts->context_ver++;
@@ -500,42 +509,52 @@ static inline void load(RlPyState *state, PyThreadState *ts) {
 #endif
 }
 
-static inline void out(RlPyState *state, RlPyHub *hub) {
-  require(hub->running == state, "runloom: a fiber that is not running was switched out");
+static inline void out(RlPyState* state, RlPyHub* hub) {
+  REQUIRE(hub->running == state, "runloom: a fiber that is not running was switched out");
   hub->running = NULL;
   save(state, hub->ts);
   state->phase = PHASE_PARKED;
   link_parked(state, hub);
 }
 
-static inline void in(RlPyState *state, RlPyHub *hub) {
-  require(hub->running == NULL, "runloom: switch to a fiber while another one is running");
+static inline void in(RlPyState* state, RlPyHub* hub) {
+  REQUIRE(hub->running == NULL, "runloom: switch to a fiber while another one is running");
   if (RL_LIKELY(state->phase == PHASE_PARKED)) {
     unlink_parked(state, hub);
   } else {
-    require(state->phase == PHASE_NEW, "runloom: switch to a fiber that has ended");
+    REQUIRE(state->phase == PHASE_NEW, "runloom: switch to a fiber that has ended");
   }
   state->phase = PHASE_RUNNING;
   hub->running = state;
   load(state, hub->ts);
 }
 
-void rl_pystate_switch_out(RlPyState *state, RlPyHub *hub) { out(state, hub); }
-void rl_pystate_switch_in(RlPyState *state, RlPyHub *hub) { in(state, hub); }
-void rl_pyhub_main_out(RlPyHub *hub) { out(&hub->main, hub); }
-void rl_pyhub_main_in(RlPyHub *hub) { in(&hub->main, hub); }
+void rl_pystate_switch_out(RlPyState* state, RlPyHub* hub) {
+  out(state, hub);
+}
+void rl_pystate_switch_in(RlPyState* state, RlPyHub* hub) {
+  in(state, hub);
+}
+void rl_pyhub_main_out(RlPyHub* hub) {
+  out(&hub->main, hub);
+}
+void rl_pyhub_main_in(RlPyHub* hub) {
+  in(&hub->main, hub);
+}
 
-void rl_pystate_switch(RlPyState *from, RlPyState *to, RlPyHub *hub) {
+void rl_pystate_switch(RlPyState* from, RlPyState* to, RlPyHub* hub) {
   out(from, hub);
   in(to, hub);
 }
 
-int rl_pystate_may_switch(RlPyHub *hub) { return hub->ts->tracing == 0; }
+int rl_pystate_may_switch(RlPyHub* hub) {
+  return hub->ts->tracing == 0;
+}
 
 /* ---- Hub -------------------------------------------------------------------------------- */
 
-RlPyHub *rl_pyhub_new(void) {
-  RlPyHub *hub = PyMem_RawCalloc(1, sizeof *hub);
+RlPyHub* rl_pyhub_new(void) {
+  RlPyHub* hub = PyMem_RawCalloc(1, sizeof *hub);
   if (hub == NULL) {
     PyErr_NoMemory();
     return NULL;
@@ -557,10 +576,10 @@ RlPyHub *rl_pyhub_new(void) {
   return hub;
 }
 
-void rl_pyhub_free(RlPyHub *hub) {
+void rl_pyhub_free(RlPyHub* hub) {
 #if RL_ANCHOR
   if (hub->anchor != NULL) delete_anchor(hub->anchor);
-  for (RlPyState *state = hub->newest; state != NULL; state = state->older) {
+  for (RlPyState* state = hub->newest; state != NULL; state = state->older) {
     if (state != &hub->main) state->root.previous = NULL;
   }
 #endif
@@ -569,32 +588,42 @@ void rl_pyhub_free(RlPyHub *hub) {
 
 /* CPython's own handler has freed every thread state except the forking thread's: our anchor, and
  * the hubs' of other threads. */
-void rl_pyhub_after_fork(RlPyHub *hub) {
+void rl_pyhub_after_fork(RlPyHub* hub) {
   if (hub->ts != CURRENT_TSTATE()) hub->ts = NULL;
 #if RL_ANCHOR
   hub->anchor = NULL;
   if (hub->ts == NULL) return;
   hub->anchor = new_anchor();
-  require(hub->anchor != NULL, "runloom: out of memory after fork");
+  REQUIRE(hub->anchor != NULL, "runloom: out of memory after fork");
   chain(hub, NULL, hub->newest);
 #endif
 }
 
-PyThreadState *rl_pyhub_tstate(RlPyHub *hub) { return hub->ts; }
-RlPyState *rl_pyhub_main(RlPyHub *hub) { return &hub->main; }
-RlPyState *rl_pyhub_running(RlPyHub *hub) { return hub->running; }
+PyThreadState* rl_pyhub_tstate(RlPyHub* hub) {
+  return hub->ts;
+}
+RlPyState* rl_pyhub_main(RlPyHub* hub) {
+  return &hub->main;
+}
+RlPyState* rl_pyhub_running(RlPyHub* hub) {
+  return hub->running;
+}
 
 /* ---- A fiber's life --------------------------------------------------------------------- */
 
-size_t rl_pystate_size(void) { return sizeof(RlPyState); }
-size_t rl_pystate_align(void) { return _Alignof(RlPyState); }
+size_t rl_pystate_size(void) {
+  return sizeof(RlPyState);
+}
+size_t rl_pystate_align(void) {
+  return _Alignof(RlPyState);
+}
 
 #if RL_MINOR <= 13
 /* How many nested C calls a stack bears. Measured: 400 to 1,200 bytes a level for getattr, repr,
- * map, format; 2,000 to 2,500 for ABC subclass checks; 5,000 in two units for sort keys. Some 50 KiB
- * stay for whatever sits on top. Too small a number has its own price: nothing works, and on 3.13
- * the trashcan defers for ever (see the essay), so very small stacks get more than their share and
- * rely on their guard page. */
+ * map, format; 2,000 to 2,500 for ABC subclass checks; 5,000 in two units for sort keys. Some 50
+ * KiB stay for whatever sits on top. Too small a number has its own price: nothing works, and
+ * on 3.13 the trashcan defers for ever (see the essay), so very small stacks get more than their
+ * share and rely on their guard page. */
 static int c_call_allowance(size_t stack_size) {
   enum { BYTES_PER_CALL = 1750, RESERVE = 30, LEAST = RL_MINOR == 13 ? 128 : 64 };
   size_t calls = stack_size / BYTES_PER_CALL;
@@ -604,7 +633,7 @@ static int c_call_allowance(size_t stack_size) {
 }
 #endif
 
-static void init_recursion(RlPyState *state, const char *stack_low, const char *stack_high) {
+static void init_recursion(RlPyState* state, const char* stack_low, const char* stack_high) {
 #if RL_MINOR == 11
   /* A little below 1 MiB, since the caller keeps its own data at the top of such a stack. */
   enum { SAFE_AT_DEFAULT_LIMIT = 960 * 1024 };
@@ -626,9 +655,8 @@ static void init_recursion(RlPyState *state, const char *stack_low, const char *
 #endif
 }
 
-void rl_pystate_init(RlPyState *state, RlPyHub *hub, const void *stack_low,
-                     const void *stack_high, void *datastack, size_t datastack_size,
-                     PyObject *context) {
+void rl_pystate_init(RlPyState* state, RlPyHub* hub, const void* stack_low, const void* stack_high,
+                     void* datastack, size_t datastack_size, PyObject* context) {
   (void)hub;
   memset(state, 0, sizeof *state);
   state->phase = PHASE_NEW;
@@ -636,15 +664,15 @@ void rl_pystate_init(RlPyState *state, RlPyHub *hub, const void *stack_low,
   state->exc_info = &state->exc_base;
   state->event = -1;
   if (datastack != NULL) {
-    require(datastack_size >= 256, "runloom: a fiber's datastack is too small");
-    _PyStackChunk *chunk = datastack;
+    REQUIRE(datastack_size >= 256, "runloom: a fiber's datastack is too small");
+    _PyStackChunk* chunk = datastack;
     chunk->previous = NULL;
-    chunk->size = datastack_size & ~(sizeof(PyObject *) - 1);
+    chunk->size = datastack_size & ~(sizeof(PyObject*) - 1);
     chunk->top = 0;
     state->root_chunk = chunk;
     state->datastack_chunk = chunk;
     state->datastack_top = &chunk->data[1];
-    state->datastack_limit = (PyObject **)((char *)chunk + chunk->size);
+    state->datastack_limit = (PyObject**)((char*)chunk + chunk->size);
   }
 #if RL_MINOR <= 12
   state->cframe = &state->root_cframe;
@@ -657,10 +685,10 @@ void rl_pystate_init(RlPyState *state, RlPyHub *hub, const void *stack_low,
 
 /* Every dropped reference may run Python code that sets a context variable, which makes a context
  * anew. A program that does it again and again in __del__ is answered by a leak, not by a hang. */
-static void drop_references(RlPyState *state, PyThreadState *ts) {
+static void drop_references(RlPyState* state, PyThreadState* ts) {
   for (int round = 0; round < 8; round++) {
-    PyObject *context = ts->context;
-    PyObject *handled = state->exc_base.exc_value;
+    PyObject* context = ts->context;
+    PyObject* handled = state->exc_base.exc_value;
     if (context == NULL && handled == NULL) return;
     ts->context = NULL;
     ts->context_ver++;
@@ -670,35 +698,35 @@ static void drop_references(RlPyState *state, PyThreadState *ts) {
   }
 }
 
-static void free_chunks(PyThreadState *ts, const _PyStackChunk *root) {
+static void free_chunks(PyThreadState* ts, const _PyStackChunk* root) {
   PyObjectArenaAllocator arena;
   PyObject_GetArenaAllocator(&arena);
   while (ts->datastack_chunk != NULL && ts->datastack_chunk != root) {
-    _PyStackChunk *chunk = ts->datastack_chunk;
+    _PyStackChunk* chunk = ts->datastack_chunk;
     ts->datastack_chunk = chunk->previous;
     arena.free(arena.ctx, chunk, chunk->size);
   }
 }
 
-void rl_pystate_finish(RlPyState *state, RlPyHub *hub) {
-  PyThreadState *ts = hub->ts;
-  require(hub->running == state && state != &hub->main,
+void rl_pystate_finish(RlPyState* state, RlPyHub* hub) {
+  PyThreadState* ts = hub->ts;
+  REQUIRE(hub->running == state && state != &hub->main,
           "runloom: a fiber that is not running has ended");
   if (PyErr_Occurred()) PyErr_WriteUnraisable(NULL);
   drop_references(state, ts);
 #if RL_MINOR >= 14
-  Py_CLEAR(((_PyThreadStateImpl *)ts)->asyncio_running_loop);
-  Py_CLEAR(((_PyThreadStateImpl *)ts)->asyncio_running_task);
+  Py_CLEAR(((_PyThreadStateImpl*)ts)->asyncio_running_loop);
+  Py_CLEAR(((_PyThreadStateImpl*)ts)->asyncio_running_task);
 #endif
-  require(ts->exc_info == &state->exc_base && TOP(ts) == ROOT(state),
+  REQUIRE(ts->exc_info == &state->exc_base && TOP(ts) == ROOT(state),
           "runloom: a fiber ended inside a Python frame or an exception handler");
   if (ts->datastack_chunk != state->root_chunk) free_chunks(ts, state->root_chunk);
   state->phase = PHASE_OVER;
   hub->running = NULL;
 }
 
-void rl_pystate_abandon(RlPyState *state, RlPyHub *hub) {
-  require(state != hub->running, "runloom: the running fiber was abandoned");
+void rl_pystate_abandon(RlPyState* state, RlPyHub* hub) {
+  REQUIRE(state != hub->running, "runloom: the running fiber was abandoned");
   enum Phase phase = state->phase;
   state->phase = PHASE_OVER;
   if (phase == PHASE_NEW) {
@@ -710,7 +738,7 @@ void rl_pystate_abandon(RlPyState *state, RlPyHub *hub) {
   }
 }
 
-int rl_pystate_visit(RlPyState *state, visitproc visit, void *arg) {
+int rl_pystate_visit(RlPyState* state, visitproc visit, void* arg) {
   if (state->phase != PHASE_NEW && state->phase != PHASE_PARKED) return 0;
   Py_VISIT(state->context);
   Py_VISIT(state->exc_base.exc_value);
@@ -729,28 +757,30 @@ int rl_pystate_visit(RlPyState *state, visitproc visit, void *arg) {
 /* ---- Introspection ---------------------------------------------------------------------- */
 
 /* The first frame from `frame` outwards that has begun and is this fiber's. */
-static Frame *next_frame(RlPyState *state, Frame *frame) {
+static Frame* next_frame(RlPyState* state, Frame* frame) {
   while (frame != NULL && frame != ROOT(state) && _PyFrame_IsIncomplete(frame)) {
     frame = frame->previous;
   }
   return frame == ROOT(state) ? NULL : frame;
 }
 
-static Frame *innermost_frame(RlPyState *state, RlPyHub *hub) {
+static Frame* innermost_frame(RlPyState* state, RlPyHub* hub) {
   if (state == hub->running) return next_frame(state, TOP(hub->ts));
   return state->phase == PHASE_PARKED ? next_frame(state, TOP(state)) : NULL;
 }
 
 /* 3.11 collects inside allocations; a finaliser could let the fiber run while we look at it. */
-static int pause_collector(void) { return RL_MINOR == 11 && PyGC_Disable(); }
+static int pause_collector(void) {
+  return RL_MINOR == 11 && PyGC_Disable();
+}
 static void resume_collector(int paused) {
   if (paused) PyGC_Enable();
 }
 
 /* Frame objects are made by a function that the core does not export; it is reached through
  * PyThreadState_GetFrame, which reads nothing but the top frame of the thread state it is given. */
-PyFrameObject *rl_pystate_frame(RlPyState *state, RlPyHub *hub) {
-  Frame *frame = innermost_frame(state, hub);
+PyFrameObject* rl_pystate_frame(RlPyState* state, RlPyHub* hub) {
+  Frame* frame = innermost_frame(state, hub);
   if (frame == NULL) return NULL;
   PyThreadState probe;
   memset(&probe, 0, sizeof probe);
@@ -761,33 +791,33 @@ PyFrameObject *rl_pystate_frame(RlPyState *state, RlPyHub *hub) {
 #endif
   TOP(&probe) = frame;
   int paused = pause_collector();
-  PyFrameObject *result = PyThreadState_GetFrame(&probe);
+  PyFrameObject* result = PyThreadState_GetFrame(&probe);
   resume_collector(paused);
   return result;
 }
 
-static PyObject *describe_frame(Frame *frame) {
+static PyObject* describe_frame(Frame* frame) {
 #if RL_MINOR == 11
-  PyCodeObject *code = (PyCodeObject *)Py_NewRef(frame->f_code);
+  PyCodeObject* code = (PyCodeObject*)Py_NewRef(frame->f_code);
   int line = PyCode_Addr2Line(code, _PyInterpreterFrame_LASTI(frame) * (int)sizeof(_Py_CODEUNIT));
 #else
-  PyCodeObject *code = (PyCodeObject *)PyUnstable_InterpreterFrame_GetCode(frame);
+  PyCodeObject* code = (PyCodeObject*)PyUnstable_InterpreterFrame_GetCode(frame);
   int line = PyUnstable_InterpreterFrame_GetLine(frame);
 #endif
-  PyObject *lineno = line >= 0 ? PyLong_FromLong(line) : Py_NewRef(Py_None);
-  PyObject *entry = NULL;
+  PyObject* lineno = line >= 0 ? PyLong_FromLong(line) : Py_NewRef(Py_None);
+  PyObject* entry = NULL;
   if (lineno != NULL) entry = PyTuple_Pack(3, code->co_filename, lineno, code->co_name);
   Py_XDECREF(lineno);
   Py_DECREF(code);
   return entry;
 }
 
-PyObject *rl_pystate_stack(RlPyState *state, RlPyHub *hub, int limit) {
+PyObject* rl_pystate_stack(RlPyState* state, RlPyHub* hub, int limit) {
   int paused = pause_collector();
-  PyObject *stack = PyList_New(0);
-  Frame *frame = innermost_frame(state, hub);
+  PyObject* stack = PyList_New(0);
+  Frame* frame = innermost_frame(state, hub);
   for (int n = 0; stack != NULL && frame != NULL && (limit < 0 || n < limit); n++) {
-    PyObject *entry = describe_frame(frame);
+    PyObject* entry = describe_frame(frame);
     if (entry == NULL || PyList_Append(stack, entry) < 0) Py_CLEAR(stack);
     Py_XDECREF(entry);
     frame = next_frame(state, frame->previous);
@@ -803,7 +833,7 @@ PyObject *rl_pystate_stack(RlPyState *state, RlPyHub *hub, int limit) {
  * its own thread, before anything else. There is one collection at a time. */
 static unsigned long collecting_thread;
 
-static PyObject *note_collecting_thread(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+static PyObject* note_collecting_thread(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   (void)self, (void)args, (void)count;
   __atomic_store_n(&collecting_thread, PyThread_get_thread_ident(), __ATOMIC_RELAXED);
   Py_RETURN_NONE;
@@ -814,9 +844,9 @@ int rl_pystate_watch_gc(void) {
                                (PyCFunction)(void (*)(void))note_collecting_thread, METH_FASTCALL,
                                NULL};
   int result = -1;
-  PyObject *gc = PyImport_ImportModule("gc");
-  PyObject *callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
-  PyObject *callback = callbacks != NULL ? PyCFunction_New(&method, NULL) : NULL;
+  PyObject* gc = PyImport_ImportModule("gc");
+  PyObject* callbacks = gc != NULL ? PyObject_GetAttrString(gc, "callbacks") : NULL;
+  PyObject* callback = callbacks != NULL ? PyCFunction_New(&method, NULL) : NULL;
   if (callback != NULL) result = PyList_Insert(callbacks, 0, callback);
   Py_XDECREF(callback);
   Py_XDECREF(callbacks);
@@ -824,7 +854,7 @@ int rl_pystate_watch_gc(void) {
   return result;
 }
 
-int rl_pystate_in_gc(RlPyHub *hub) {
+int rl_pystate_in_gc(RlPyHub* hub) {
   return __atomic_load_n(&hub->ts->interp->gc.collecting, __ATOMIC_RELAXED) != 0 &&
          __atomic_load_n(&collecting_thread, __ATOMIC_RELAXED) == hub->ts->thread_id;
 }
