@@ -47,13 +47,14 @@ Deadline scope_deadline(const Waiter& waiter) noexcept {
 namespace {
 void check_message(Hub& hub, Hub::Message& message) {
   Fiber* fiber = static_cast<FiberMessage&>(message).fiber;
-  fiber->check_posted.store(false, std::memory_order_seq_cst);
+  // An exchange, so that what the last poster stored before it found `true` here is seen below.
+  fiber->check_posted.exchange(false, std::memory_order_acq_rel);
   static_cast<HubImpl&>(hub).check_cancel(*fiber);
   drop_reference(*fiber);
 }
 
 void post_to(HubImpl& hub, Fiber& fiber) noexcept {
-  if (fiber.check_posted.exchange(true, std::memory_order_seq_cst)) return;
+  if (fiber.check_posted.exchange(true, std::memory_order_acq_rel)) return;
   // The message lies in the fiber's stack, which must not be reused while it is in flight.
   fiber.refs.fetch_add(1, std::memory_order_relaxed);
   fiber.check_message.fiber = &fiber;

@@ -46,8 +46,10 @@ void start_message(Hub& hub, Hub::Message& message) {
 // Where a spawn of the calling thread goes.
 HubImpl& target_hub(Scheduler::Impl& impl, const SpawnOptions& options) noexcept {
   const auto count = static_cast<std::uint32_t>(impl.hubs.size());
+  if (options.hub < 0 && tl_hub && &tl_hub->impl == &impl) return *tl_hub;
+  if (impl.solo) [[unlikely]]
+    return *impl.solo;
   if (options.hub >= 0) return *impl.hubs[static_cast<std::uint32_t>(options.hub) % count];
-  if (tl_hub && &tl_hub->impl == &impl) return *tl_hub;
   return *impl.hubs[impl.next_hub.fetch_add(1, std::memory_order_relaxed) % count];
 }
 
@@ -182,6 +184,12 @@ void drop_reference(Fiber& fiber) noexcept {
   }
 }
 
+void abandon_fiber(Fiber& fiber) noexcept {
+  // Whatever the wait's state, a claim of its token misses from now on.
+  fiber.word.fetch_or(kWakeAbandoned, std::memory_order_acq_rel);
+  fiber.slot->done.store(true, std::memory_order_release);
+}
+
 bool fiber_done(const Fiber* fiber) noexcept {
   return fiber->slot->done.load(std::memory_order_acquire);
 }
@@ -208,8 +216,9 @@ Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
       }
     }
   }
-  const bool taken = std::exchange(fiber->exception_taken, true);
-  if (fiber->exception && !taken) std::rethrow_exception(fiber->exception);
+  fiber->exception_taken = true;
+  // Moved out: the hub must have no part in the exception's lifetime.
+  if (fiber->exception) std::rethrow_exception(std::exchange(fiber->exception, nullptr));
   // Its exception was taken by an earlier join, or it was dropped without running (fork).
   if (!fiber->has_result) return fail(Errc::cancelled);
   return {};

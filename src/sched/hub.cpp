@@ -4,6 +4,7 @@
 
 #include "runloom/sched/check.hpp"
 #include "scheduler_impl.hpp"
+#include "watchdog.hpp"
 
 namespace runloom {
 namespace detail {
@@ -196,6 +197,8 @@ void HubImpl::turn() {
 
 void HubImpl::loop() {
   reap();
+  // Once: a fiber that comes to a park later finds the scheduler ending.
+  if (impl.ending.load(std::memory_order_relaxed)) cancel_parked();
   for (;;) {
     if (impl.run_over.load(std::memory_order_acquire)) return;
     if (impl.ending.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -203,13 +206,12 @@ void HubImpl::loop() {
         impl.end_run(Scheduler::Impl::End::stopped);
         return;
       }
-      cancel_parked();
     }
     turn();
     budget = turn_budget;
     if (Fiber* next = next_ready()) {
       switch_to(main, *next);
-      switches.add(static_cast<std::uint64_t>(turn_budget - std::max(budget, 0)));
+      switches.add(static_cast<std::uint64_t>(turn_budget - std::max<int>(budget, 0)));
     } else if (!idle()) {
       return;
     }
@@ -288,6 +290,7 @@ bool HubImpl::idle() {
   driver_->poll(timeout);
   sleeping.store(false, std::memory_order_relaxed);
   impl.leave_idle();
+  if (impl.watchdog) impl.watchdog->wake();
   if (hooks.after_block) hooks.after_block(hooks.context);
   turn_ns_.store(read_clock(), std::memory_order_relaxed);
   return true;
@@ -295,9 +298,9 @@ bool HubImpl::idle() {
 
 void HubImpl::cancel_parked() noexcept {
   for_each_fiber(&scheduler(), [this](Fiber& fiber) {
-    if (fiber.hub() != this || fiber.state.load(std::memory_order_relaxed) != FiberState::parked)
-      return;
-    if (fiber.cancellable) wake(fiber.waiting, kWakeCancelled);
+    if (fiber.hub() == this && fiber.state.load(std::memory_order_relaxed) == FiberState::parked &&
+        fiber.cancellable)
+      wake(fiber.waiting, kWakeCancelled);
   });
 }
 

@@ -68,6 +68,11 @@ class Owned {
     value_.store(value, std::memory_order_relaxed);
     return *this;
   }
+  T operator--() noexcept {
+    const T less = value_.load(std::memory_order_relaxed) - 1;
+    value_.store(less, std::memory_order_relaxed);
+    return less;
+  }
 
  private:
   std::atomic<T> value_;
@@ -111,12 +116,14 @@ struct HubImpl final : Hub {
     timers_armed.store(timers.size(), std::memory_order_relaxed);
   }
   std::int64_t read_clock() noexcept;
-  void cancel_parked() noexcept;  // while the scheduler ends
+  void cancel_parked() noexcept;  // when the scheduler ends
   void reap() noexcept {
     if (zombie) [[unlikely]]
       reap_zombie();
   }
   void reap_zombie() noexcept;
+  // In a forked child: forgets the fibers. Without its thread, also what that thread kept.
+  void after_fork(bool has_thread) noexcept;
 
   // --- any thread ---
   void push(Message& message) noexcept;
@@ -130,7 +137,7 @@ struct HubImpl final : Hub {
   Fiber* zombie = nullptr;         // ended, still to be reaped by whoever runs next
   FiberQueue ready;
   ThreadPointers thread;
-  int budget = 0;  // switches left in this turn
+  Owned<int> budget{0};  // switches left in this turn
   int turn_budget = 61;
   bool multi = false;                                 // fresh fibers may be stolen
   void (*switched)(void*, Fiber*, Fiber*) = nullptr;  // Options::hooks
@@ -139,7 +146,7 @@ struct HubImpl final : Hub {
   Fiber main;  // stands for the hub's own context
   TimerHeap timers;
   StackCache stacks;
-  bool bound = false;
+  bool bound = false;                // to a thread
   std::int64_t spin_ns = 0;          // adaptive
   std::int64_t housekeeping_at = 0;  // 0: none armed
   std::vector<std::unique_ptr<Driver>> old_drivers;

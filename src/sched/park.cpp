@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "process.hpp"
 #include "runloom/sched/cancel.hpp"
 #include "scheduler_impl.hpp"
 
@@ -54,15 +55,20 @@ WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
     forced = kWakeForbidden;
   } else if (options.cancellable) {
     if (hub.impl.ending.load(std::memory_order_relaxed)) [[unlikely]] {
-      // A loop that ignores the failure must not keep the others from ending.
-      hub.enqueue(fiber);
-      hub.switch_away(fiber);
       forced = kWakeCancelled;
     } else if (fiber.scope || fiber.cancel.load(std::memory_order_relaxed)) {
       forced = pending_cancel(fiber, fiber.cancel.load(std::memory_order_acquire));
     }
   }
-  if (forced != kWakePending && end_own_wait(token, forced)) return forced;
+  if (forced != kWakePending && end_own_wait(token, forced)) {
+    if (hub.impl.ending.load(std::memory_order_relaxed) && forced == kWakeCancelled) [[unlikely]] {
+      // A loop that ignores the failure must not keep the others from ending. Only now, when the
+      // wait is closed: a waker would queue the fiber a second time.
+      hub.enqueue(fiber);
+      hub.switch_away(fiber);
+    }
+    return forced;
+  }
 
   Deadline deadline = options.deadline;
   if (options.cancellable && fiber.scope)
@@ -152,6 +158,11 @@ ThreadWaiter& thread_waiter() noexcept {
   return *tl_waiter.waiter;
 }
 
+void fork_thread_waiters(ForkStage stage) noexcept {
+  // Those of threads that are gone are not recycled: they may be linked somewhere.
+  stage == ForkStage::prepare ? pool_lock.lock_for_fork() : pool_lock.unlock_for_fork();
+}
+
 Fiber* current_fiber() noexcept {
   return tl_hub ? static_cast<Fiber*>(tl_hub->current) : nullptr;
 }
@@ -222,6 +233,14 @@ std::error_code wake_error(WakeCode code) noexcept {
 
 void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept {
   thread_hooks = hooks;
+}
+
+ThreadWaitHooks thread_wait_hooks() noexcept {
+  return thread_hooks;
+}
+
+Deadline enclosing_deadline() noexcept {
+  return scope_deadline(current_waiter());
 }
 
 }  // namespace runloom::detail

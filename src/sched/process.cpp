@@ -7,17 +7,23 @@
 #include <mutex>
 
 #include "scheduler_impl.hpp"
+#include "watchdog.hpp"
 
 namespace runloom::detail {
 namespace {
 
-std::mutex schedulers_mutex;
+// Trivially destructible: a scheduler may outlive static destruction.
+constinit std::mutex schedulers_mutex;
 Scheduler::Impl* schedulers = nullptr;
+[[maybe_unused]] Scheduler::Impl* leaked = nullptr;  // read by leak checkers
 
 }  // namespace
 
 void register_scheduler(Scheduler::Impl& impl) {
   std::lock_guard hold(schedulers_mutex);
+  static bool fork_handlers = false, crash_report = false;
+  if (!std::exchange(fork_handlers, true)) install_fork_handlers();
+  if (impl.options.crash_report && !std::exchange(crash_report, true)) install_crash_report();
   impl.next = schedulers;
   schedulers = &impl;
 }
@@ -29,6 +35,12 @@ void unregister_scheduler(Scheduler::Impl& impl) noexcept {
     *link = impl.next;
     return;
   }
+}
+
+void keep_leaked(Scheduler::Impl& impl) noexcept {
+  std::lock_guard hold(schedulers_mutex);
+  impl.next = leaked;
+  leaked = &impl;
 }
 
 std::thread start_thread(std::function<void()> body) {
@@ -48,10 +60,26 @@ void prepare_hub_thread(HubImpl& hub) {
   char name[16];
   std::snprintf(name, sizeof name, "runloom-hub%d", hub.index());
   pthread_setname_np(pthread_self(), name);
+  enter_run(hub);
 }
 
-void leave_hub_thread(HubImpl&) noexcept {}
-void enter_run(HubImpl&) {}
-void leave_run(HubImpl&) noexcept {}
+void enter_run(HubImpl& hub) {
+  if (hub.impl.options.crash_report || hub.impl.watchdog) provide_signal_stack();
+  if (hub.impl.watchdog) hub.impl.watchdog->watch_this_thread(hub);
+}
+
+void fork_schedulers(ForkStage stage) noexcept {
+  if (stage == ForkStage::prepare) {
+    schedulers_mutex.lock();
+    for (Scheduler::Impl* impl = schedulers; impl; impl = impl->next)
+      impl->mutex.lock();
+    return;
+  }
+  for (Scheduler::Impl* impl = schedulers; impl; impl = impl->next) {
+    impl->mutex.unlock();
+    if (stage == ForkStage::child) impl->after_fork();
+  }
+  schedulers_mutex.unlock();
+}
 
 }  // namespace runloom::detail

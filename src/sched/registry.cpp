@@ -1,9 +1,8 @@
 // Introspection: which fibers live and what they wait for.
-#include <unistd.h>
-
-#include <cstdio>
 #include <cstring>
+#include <mutex>
 
+#include "line.hpp"
 #include "scheduler_impl.hpp"
 
 namespace runloom {
@@ -25,103 +24,106 @@ const char* state_name(detail::FiberState state) noexcept {
   return "?";
 }
 
-// A line in a fixed buffer: usable in a signal handler.
-class Line {
- public:
-  explicit Line(int fd) noexcept : fd_(fd) {}
-  Line& text(const char* text) noexcept {
-    while (*text && size_ < sizeof buffer_)
-      buffer_[size_++] = *text++;
-    return *this;
-  }
-  Line& number(std::uint64_t value) noexcept {
-    char digits[20];
-    int count = 0;
-    do
-      digits[count++] = static_cast<char>('0' + value % 10);
-    while (value /= 10);
-    while (count > 0 && size_ < sizeof buffer_)
-      buffer_[size_++] = digits[--count];
-    return *this;
-  }
-  void end() noexcept {
-    text("\n");
-    [[maybe_unused]] auto written = ::write(fd_, buffer_, size_);
-    size_ = 0;
-  }
-
- private:
-  int fd_;
-  std::size_t size_ = 0;
-  char buffer_[256];
-};
-
 bool waits_on_descriptor(WaitReason reason) noexcept {
   return reason >= WaitReason::io_read && reason <= WaitReason::io_poll;
+}
+
+void describe(detail::Line& line, const detail::StackSlot& slot, const detail::Fiber& fiber,
+              std::int64_t now) noexcept {
+  const auto state = fiber.state.load(std::memory_order_relaxed);
+  line.text("  fiber ").number(slot.id.load(std::memory_order_relaxed)).text(" '");
+  line.text(fiber.name, sizeof fiber.name).text("' hub ");
+  line.number(static_cast<std::uint64_t>(fiber.hub_index.load(std::memory_order_relaxed)));
+  line.text(" ").text(state_name(state));
+  if (state == detail::FiberState::parked) {
+    const WaitReason reason = fiber.reason.load(std::memory_order_relaxed);
+    line.text(" in ").text(to_string(reason));
+    if (waits_on_descriptor(reason))
+      line.text(" fd ").number(
+          reinterpret_cast<std::uintptr_t>(fiber.object.load(std::memory_order_relaxed)));
+    const std::int64_t since = fiber.since.load(std::memory_order_relaxed);
+    if (since != 0 && now > since)
+      line.text(" for ").number(static_cast<std::uint64_t>(now - since) / 1'000'000).text(" ms");
+  }
+  line.end();
 }
 
 }  // namespace
 
 std::vector<FiberInfo> Scheduler::fibers() const {
+  struct Seen {  // copied under the fiber's lock; the rest is worked out after it
+    FiberId id;
+    char name[sizeof(detail::Fiber::name)];
+    detail::FiberState state;
+    WaitReason reason;
+    const void* object;
+    std::int64_t since;
+    int hub;
+    std::size_t stack_size;
+    void* local;
+  };
   std::vector<FiberInfo> all;
   const std::int64_t now = monotonic_ns();
-  detail::for_each_fiber(this, [&](detail::Fiber& fiber) {
-    const auto state = fiber.state.load(std::memory_order_relaxed);
-    if (state == detail::FiberState::ended) return;
+  detail::for_each_slot([&](detail::StackSlot& slot) {
+    Seen seen;
+    if (!detail::with_fiber(slot, this, [&](const detail::Fiber& fiber) {
+          seen.id = slot.id.load(std::memory_order_relaxed);
+          std::memcpy(seen.name, fiber.name, sizeof seen.name);
+          seen.state = fiber.state.load(std::memory_order_relaxed);
+          seen.reason = fiber.reason.load(std::memory_order_relaxed);
+          seen.object = fiber.object.load(std::memory_order_relaxed);
+          seen.since = fiber.since.load(std::memory_order_relaxed);
+          seen.hub = fiber.hub_index.load(std::memory_order_relaxed);
+          seen.stack_size = static_cast<std::size_t>(slot.high() - slot.low());
+          seen.local = fiber.local;
+        }))
+      return;
     FiberInfo info;
-    info.id = detail::fiber_id(&fiber);
-    info.name = fiber.name;
-    info.state = state_name(state);
-    if (state == detail::FiberState::parked) {
-      info.reason = fiber.reason.load(std::memory_order_relaxed);
-      info.object = fiber.object.load(std::memory_order_relaxed);
+    info.id = seen.id;
+    info.name = seen.name;
+    info.state = state_name(seen.state);
+    if (seen.state == detail::FiberState::parked) {
+      info.reason = seen.reason;
+      info.object = seen.object;
     }
-    const std::int64_t since = fiber.since.load(std::memory_order_relaxed);
-    if (since != 0 && now > since) info.age = std::chrono::nanoseconds(now - since);
-    info.hub = fiber.hub_index.load(std::memory_order_relaxed);
-    info.stack_size = static_cast<std::size_t>(fiber.slot->high() - fiber.slot->low());
-    info.local = fiber.local;
+    if (seen.since != 0 && now > seen.since) info.age = std::chrono::nanoseconds(now - seen.since);
+    info.hub = seen.hub;
+    info.stack_size = seen.stack_size;
+    info.local = seen.local;
     all.push_back(std::move(info));
   });
   return all;
 }
 
+// In a signal handler the lock of a fiber may be held by the very thread that was interrupted, so
+// it is tried only; a fiber that can't be locked is shown by its number.
 void Scheduler::dump(int fd) const noexcept {
   std::uint64_t count[5] = {};
-  detail::for_each_fiber(this, [&](detail::Fiber& fiber) {
-    ++count[static_cast<int>(fiber.state.load(std::memory_order_relaxed))];
-  });
-  Line line(fd);
-  line.text("fibers:");
-  for (int i = 0; i < 4; ++i) {
-    if (count[i] == 0) continue;
-    line.text(" ").number(count[i]).text(" ").text(state_name(static_cast<detail::FiberState>(i)));
-  }
-  line.end();
+  std::uint64_t busy = 0;
   timespec clock;
   ::clock_gettime(CLOCK_MONOTONIC, &clock);
   const std::int64_t now = std::int64_t{clock.tv_sec} * 1'000'000'000 + clock.tv_nsec;
-  detail::for_each_fiber(this, [&](detail::Fiber& fiber) {
-    const auto state = fiber.state.load(std::memory_order_relaxed);
-    if (state == detail::FiberState::ended) return;
-    line.text("  fiber ").number(detail::fiber_id(&fiber)).text(" '").text(fiber.name);
-    line.text("' hub ").number(
-        static_cast<std::uint64_t>(fiber.hub_index.load(std::memory_order_relaxed)));
-    line.text(" ").text(state_name(state));
-    if (state == detail::FiberState::parked) {
-      const WaitReason reason = fiber.reason.load(std::memory_order_relaxed);
-      line.text(" in ").text(to_string(reason));
-      if (waits_on_descriptor(reason))
-        line.text(" fd ").number(
-            reinterpret_cast<std::uintptr_t>(fiber.object.load(std::memory_order_relaxed)));
-      const std::int64_t since = fiber.since.load(std::memory_order_relaxed);
-      if (since != 0 && now > since)
-        line.text(" for ").number(static_cast<std::uint64_t>(now - since) / 1'000'000).text(" ms");
+  detail::Line line(fd);
+  detail::for_each_slot([&](detail::StackSlot& slot) {
+    if (slot.done.load(std::memory_order_acquire)) return;
+    if (!slot.lock.try_lock()) {
+      ++busy;
+      return;
     }
-    line.end();
+    const detail::Fiber& fiber = detail::fiber_of(slot);
+    if (!slot.done.load(std::memory_order_acquire) && fiber.scheduler == this) {
+      ++count[static_cast<int>(fiber.state.load(std::memory_order_relaxed))];
+      describe(line, slot, fiber, now);
+    }
+    slot.lock.unlock();
   });
+  line.text("fibers:");
+  for (int i = 0; i < 5; ++i) {
+    if (count[i] == 0) continue;
+    line.text(" ").number(count[i]).text(" ").text(state_name(static_cast<detail::FiberState>(i)));
+  }
+  if (busy != 0) line.text(" ").number(busy).text(" changing");
+  line.end();
 }
-
-void Scheduler::after_fork() noexcept {}
 
 }  // namespace runloom

@@ -8,6 +8,7 @@
 #include "process.hpp"
 #include "runloom/sched/check.hpp"
 #include "scheduler_impl.hpp"
+#include "watchdog.hpp"
 
 namespace runloom {
 
@@ -20,21 +21,32 @@ Scheduler::Impl::Impl(Scheduler& scheduler, Options given)
       options(std::move(given)),
       max_fibers(options.max_fibers),
       stack_size(options.stack_size),
-      deadlock_mode(options.deadlock) {
+      deadlock_mode(options.deadlock),
+      pid(::getpid()) {
   options.hubs = std::clamp(options.hubs, 1, 256);
   for (int i = 0; i < options.hubs; ++i)
     hubs.push_back(std::make_unique<HubImpl>(scheduler, *this, i));
+  active = options.hubs;
+  if (options.stall_threshold.count() > 0)
+    watchdog = std::make_unique<detail::Watchdog>(*this, options.stall_threshold);
+}
+
+Scheduler::Impl::~Impl() = default;
+
+std::uint64_t Scheduler::Impl::ended() const noexcept {
+  std::uint64_t count = 0;
+  for (const auto& hub : hubs)
+    count += hub->ended.get();
+  return count;
 }
 
 std::uint64_t Scheduler::Impl::live() const noexcept {
   // `ended` first: a fiber counted as ended was counted as started before.
-  std::uint64_t ended = 0;
+  const std::uint64_t went = ended();
+  std::uint64_t came = 0;
   for (const auto& hub : hubs)
-    ended += hub->ended.get();
-  std::uint64_t started = 0;
-  for (const auto& hub : hubs)
-    started += hub->started.get() + hub->foreign_started.load(std::memory_order_relaxed);
-  return started > ended ? started - ended : 0;
+    came += hub->started.get() + hub->foreign_started.load(std::memory_order_relaxed);
+  return came > went ? came - went : 0;
 }
 
 bool Scheduler::Impl::others_have_fresh(const HubImpl& hub) const noexcept {
@@ -68,7 +80,7 @@ void Scheduler::Impl::end_run(End reason) noexcept {
 bool Scheduler::Impl::enter_idle(HubImpl& hub) {
   std::unique_lock hold(mutex);
   ++idle;
-  if (idle < static_cast<int>(hubs.size())) return true;
+  if (idle < active) return true;
   bool outside = false;
   for (const auto& each : hubs) {
     // A message for a hub that sleeps is on its way to it.
@@ -112,8 +124,12 @@ void Scheduler::Impl::report_deadlock() noexcept {
 void Scheduler::Impl::hub_thread(HubImpl& hub) {
   detail::prepare_hub_thread(hub);
   hub.bind();
-  std::uint64_t seen = 0;
-  for (;;) {
+  std::uint64_t seen;
+  {
+    std::lock_guard hold(mutex);
+    seen = generation;
+  }
+  while (solo != &hub) {  // a child forked on this thread ends with it when its run is over
     {
       std::unique_lock hold(mutex);
       ++paused;
@@ -126,17 +142,25 @@ void Scheduler::Impl::hub_thread(HubImpl& hub) {
     hub.loop();
   }
   hub.unbind();
-  detail::leave_hub_thread(hub);
 }
 
-void Scheduler::Impl::start_threads() {
+Result<void> Scheduler::Impl::start_threads() {
   for (std::size_t i = 1; i < hubs.size(); ++i) {
     HubImpl& hub = *hubs[i];
-    if (!hub.os_thread.joinable())
+    if (hub.os_thread.joinable()) continue;
+    try {
       hub.os_thread = detail::start_thread([this, &hub] { hub_thread(hub); });
+    } catch (const std::exception&) {  // those that did start wait for the next run
+      return fail(Errc::thread_limit);
+    }
   }
+  wait_paused();
+  return {};
+}
+
+void Scheduler::Impl::wait_paused() {
   std::unique_lock hold(mutex);
-  changed.wait(hold, [&] { return paused == static_cast<int>(hubs.size()) - 1; });
+  changed.wait(hold, [&] { return paused == active - 1; });
 }
 
 void Scheduler::Impl::stop_threads() noexcept {
@@ -149,17 +173,20 @@ void Scheduler::Impl::stop_threads() noexcept {
     if (hub->os_thread.joinable()) hub->os_thread.join();
 }
 
-std::uint64_t Scheduler::Impl::run_once() {
+Result<std::uint64_t> Scheduler::Impl::run_once() {
   HubImpl& home = *hubs[0];
   HubImpl* outer = detail::tl_hub;
   const bool bind = !home.bound;
   RUNLOOM_CHECK(bind || outer == &home, "Scheduler::run() on two threads");
-  start_threads();
+  {
+    std::lock_guard hold(mutex);
+    active = static_cast<int>(hubs.size());
+    if (solo) solo = nullptr;
+  }
+  if (auto started = start_threads(); !started) return Unexpected{started.error()};
   if (bind) home.bind();
   detail::enter_run(home);
-  std::uint64_t before = 0;
-  for (const auto& hub : hubs)
-    before += hub->ended.get();
+  const std::uint64_t before = ended();
   {
     std::lock_guard hold(mutex);
     end = End::none;
@@ -168,25 +195,16 @@ std::uint64_t Scheduler::Impl::run_once() {
     ++generation;
     changed.notify_all();
   }
+  if (watchdog) watchdog->wake();
   home.loop();
-  {
-    // The other hubs come to rest, so that nothing runs outside of a run.
-    std::unique_lock hold(mutex);
-    changed.wait(hold, [&] { return paused == static_cast<int>(hubs.size()) - 1; });
-  }
-  detail::leave_run(home);
+  wait_paused();  // so that nothing runs outside of a run
   if (bind) home.unbind();
   detail::tl_hub = outer;
-  std::uint64_t after = 0;
-  for (const auto& hub : hubs)
-    after += hub->ended.get();
-  return after - before;
+  return ended() - before;
 }
 
 Result<std::uint64_t> Scheduler::Impl::run_nested() {
-  std::uint64_t before = 0;
-  for (const auto& hub : hubs)
-    before += hub->ended.get();
+  const std::uint64_t before = ended();
   End reason = End::none;
   detail::WaitNode node(detail::begin_wait());
   node.data = &reason;
@@ -208,10 +226,7 @@ Result<std::uint64_t> Scheduler::Impl::run_nested() {
     report_deadlock();
     return fail(Errc::deadlock);
   }
-  std::uint64_t after = 0;
-  for (const auto& hub : hubs)
-    after += hub->ended.get();
-  return after - before;
+  return ended() - before;
 }
 
 void Scheduler::Impl::end_fibers() noexcept {
@@ -219,14 +234,26 @@ void Scheduler::Impl::end_fibers() noexcept {
   ending.store(true, std::memory_order_seq_cst);
   end_by.store(monotonic_ns() + 1'000'000'000, std::memory_order_relaxed);
   for (int round = 0; round < kRounds && live() != 0; ++round) {
-    run_once();
-    if (monotonic_ns() >= end_by.load(std::memory_order_relaxed)) break;
+    const bool ran = run_once().has_value();
+    if (!ran || monotonic_ns() >= end_by.load(std::memory_order_relaxed)) break;
   }
   const std::uint64_t left = live();
   if (left == 0) return;
   std::fprintf(stderr, "runloom: %llu fibers did not end when their scheduler did; leaked:\n",
                static_cast<unsigned long long>(left));
   owner.dump(2);
+}
+
+bool Scheduler::Impl::leak_fibers() noexcept {
+  bool any = false;
+  detail::for_each_fiber(&owner, [&any](detail::Fiber& fiber) {
+    any = true;
+    detail::abandon_fiber(fiber);
+    fiber.scheduler = nullptr;  // not to be found by a later scheduler at the same address
+    while (detail::WaitNode* node = fiber.joiners.claim_front())
+      detail::schedule(node->token.waiter);
+  });
+  return any;
 }
 
 // ---------------------------------------------------------------- Scheduler
@@ -246,15 +273,17 @@ Scheduler::~Scheduler() {
   shutdown();
   detail::unregister_scheduler(*impl_);
   impl_->stop_threads();
+  impl_->watchdog.reset();
   if (impl_->hubs[0]->bound) unbind_thread();
-  // Leaked fibers must not be found by a later scheduler at the same address.
-  detail::for_each_fiber(this, [](detail::Fiber& fiber) { fiber.scheduler = nullptr; });
+  // Whoever claimed a leaked fiber's wait and has not scheduled it yet will still touch its hub.
+  if (impl_->leak_fibers()) detail::keep_leaked(*impl_.release());
 }
 
 Result<std::uint64_t> Scheduler::run() {
   detail::Fiber* self = detail::current_fiber();
   if (self && self->scheduler == this) return impl_->run_nested();
-  const std::uint64_t ended = impl_->run_once();
+  auto ended = impl_->run_once();
+  if (!ended) return ended;
   switch (impl_->end) {
     case Impl::End::deadlock:
       impl_->report_deadlock();
@@ -275,8 +304,7 @@ void Scheduler::stop() noexcept {
 }
 
 void Scheduler::cancel_all() noexcept {
-  detail::for_each_fiber(
-      this, [](detail::Fiber& fiber) { FiberHandle(&fiber).cancel(); });
+  detail::for_each_fiber(this, [](detail::Fiber& fiber) { detail::cancel_fiber(&fiber); });
 }
 
 void Scheduler::bind_thread() {

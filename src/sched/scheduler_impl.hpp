@@ -18,13 +18,19 @@
 
 namespace runloom {
 
+namespace detail {
+class Watchdog;
+}
+
 struct Scheduler::Impl {
   using HubImpl = detail::HubImpl;
   enum class End : std::uint8_t { none, done, stopped, deadlock };
 
   Impl(Scheduler& owner, Options given);
+  ~Impl();
 
   std::uint64_t live() const noexcept;
+  std::uint64_t ended() const noexcept;  // fibers, ever
   bool at_fiber_limit() const noexcept {
     const std::uint64_t limit = max_fibers.load(std::memory_order_relaxed);
     return limit != 0 && live() >= limit;
@@ -40,12 +46,15 @@ struct Scheduler::Impl {
   // woken no longer counts as sleeping, so a burst of spawns wakes each hub once.
   void wake_one_idle() noexcept;
 
-  std::uint64_t run_once();  // hub 0 on the calling thread; sets `end`
+  Result<std::uint64_t> run_once();  // hub 0 on the calling thread; sets `end`
   Result<std::uint64_t> run_nested();
   void hub_thread(HubImpl& hub);
-  void start_threads();
+  Result<void> start_threads();
   void stop_threads() noexcept;
+  void wait_paused();  // until the hub threads are outside of a run
   void end_fibers() noexcept;
+  bool leak_fibers() noexcept;  // those that did not end; false: none
+  void after_fork() noexcept;
   void report_deadlock() noexcept;
 
   Scheduler& owner;
@@ -63,6 +72,7 @@ struct Scheduler::Impl {
   // Guarded by mutex.
   std::mutex mutex;
   std::condition_variable changed;
+  int active = 0;  // hubs with a thread, in this run
   int idle = 0;
   int paused = 0;                // hub threads outside of a run
   std::uint64_t generation = 0;  // of the run
@@ -71,7 +81,11 @@ struct Scheduler::Impl {
   detail::WaitList nested;
   std::uint64_t nested_count = 0;
 
-  Impl* next = nullptr;  // all schedulers, for fork
+  std::unique_ptr<detail::Watchdog> watchdog;  // null: off
+  // A forked child until its next run: the only hub that has a thread; all spawns go there.
+  HubImpl* solo = nullptr;
+  int pid;               // of the process that the state above belongs to
+  Impl* next = nullptr;  // all schedulers, for fork; all that were leaked
 };
 
 namespace detail {
@@ -82,19 +96,37 @@ struct SchedulerAccess {
   }
 };
 
-// Calls fn(Fiber&) for each slot in use whose fiber belongs to `scheduler`. Racy unless the
-// scheduler stands still.
 template <class Fn>
-void for_each_fiber(const Scheduler* scheduler, Fn&& fn) {
+void for_each_slot(Fn&& fn) {
   for (Slab* slab = first_slab(); slab; slab = slab->next) {
     const std::uint32_t carved = slab->carved.load(std::memory_order_acquire);
-    for (std::uint32_t i = 0; i < carved; ++i) {
-      StackSlot& slot = slab->slot[i];
-      if (!slot.in_use.load(std::memory_order_acquire)) continue;
-      auto& fiber = *reinterpret_cast<Fiber*>(slot.high() - sizeof(Fiber));
-      if (fiber.scheduler == scheduler) fn(fiber);
-    }
+    for (std::uint32_t i = 0; i < carved; ++i)
+      fn(slab->slot[i]);
   }
 }
+inline Fiber& fiber_of(const StackSlot& slot) noexcept {
+  return *reinterpret_cast<Fiber*>(slot.high() - sizeof(Fiber));
+}
+
+// Calls fn(Fiber&) if the slot has a fiber of `scheduler` that has not ended; true then. Under the
+// fiber's lock, so that it does not end meanwhile. Any thread.
+template <class Fn>
+bool with_fiber(StackSlot& slot, const Scheduler* scheduler, Fn&& fn) {
+  if (slot.done.load(std::memory_order_relaxed)) return false;
+  std::lock_guard hold(slot.lock);
+  if (slot.done.load(std::memory_order_acquire)) return false;
+  Fiber& fiber = fiber_of(slot);
+  if (fiber.scheduler != scheduler) return false;
+  fn(fiber);
+  return true;
+}
+template <class Fn>
+void for_each_fiber(const Scheduler* scheduler, Fn&& fn) {
+  for_each_slot([&](StackSlot& slot) { with_fiber(slot, scheduler, fn); });
+}
+
+// The fiber will not run again: its wait can't be claimed, handles find it ended. With its lock
+// held. Does not wake its joiners.
+void abandon_fiber(Fiber& fiber) noexcept;
 }  // namespace detail
 }  // namespace runloom

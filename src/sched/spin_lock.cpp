@@ -9,7 +9,8 @@ namespace runloom::detail {
 namespace {
 
 // Ranks held by this thread, in the order taken.
-thread_local std::uint8_t held[8];
+constexpr int kMostHeld = 8;
+thread_local std::uint8_t held[kMostHeld];
 thread_local int held_count = 0;
 
 }  // namespace
@@ -23,6 +24,11 @@ void spin_wait(const std::atomic<std::uint8_t>& state) noexcept {
   ::sched_yield();
 }
 
+void lock_tried(LockRank rank) noexcept {
+  if (held_count == kMostHeld) std::abort();
+  held[held_count++] = static_cast<std::uint8_t>(rank);
+}
+
 void lock_acquired(LockRank rank) noexcept {
   const auto value = static_cast<std::uint8_t>(rank);
   if (held_count > 0 && held[held_count - 1] >= value) {
@@ -30,8 +36,7 @@ void lock_acquired(LockRank rank) noexcept {
                  held[held_count - 1]);
     std::abort();
   }
-  if (held_count == 8) std::abort();
-  held[held_count++] = value;
+  lock_tried(rank);
 }
 
 void lock_released(LockRank rank) noexcept {

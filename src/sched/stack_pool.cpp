@@ -7,6 +7,8 @@
 #include <mutex>
 #include <new>
 
+#include "process.hpp"
+
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102  // Linux 6.13
 #endif
@@ -20,6 +22,7 @@ constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
 std::atomic<Slab*> all_slabs{nullptr};
 std::atomic<StackClass*> all_classes{nullptr};
+SpinLock classes_lock{LockRank::pool};  // held while one is added
 std::atomic<std::uint64_t> carved_total{0}, in_classes{0}, trimmed_total{0};
 
 std::error_code guard_error(int err) noexcept {
@@ -167,8 +170,7 @@ StackClass* stack_class(std::size_t bytes) noexcept {
   StackClass* head = all_classes.load(std::memory_order_acquire);
   for (StackClass* cls = head; cls; cls = cls->next)
     if (cls->stack_size() == size) return cls;
-  static SpinLock lock(LockRank::pool);
-  std::lock_guard hold(lock);
+  std::lock_guard hold(classes_lock);
   for (StackClass* cls = all_classes.load(std::memory_order_acquire); cls; cls = cls->next)
     if (cls->stack_size() == size) return cls;
   auto* cls = new (std::nothrow) StackClass(size);  // lives as long as the process
@@ -248,6 +250,17 @@ void StackCache::trim() noexcept {
     }
   }
   dirty_ = false;
+}
+
+void StackClass::fork(ForkStage stage) noexcept {
+  stage == ForkStage::prepare ? lock_.lock_for_fork() : lock_.unlock_for_fork();
+}
+
+void fork_stack_pool(ForkStage stage) noexcept {
+  if (stage == ForkStage::prepare) classes_lock.lock_for_fork();
+  for (StackClass* cls = all_classes.load(std::memory_order_acquire); cls; cls = cls->next)
+    cls->fork(stage);
+  if (stage != ForkStage::prepare) classes_lock.unlock_for_fork();
 }
 
 namespace {

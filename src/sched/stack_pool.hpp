@@ -23,6 +23,7 @@ namespace runloom::detail {
 
 struct Slab;
 class StackClass;
+enum class ForkStage;
 
 // Bookkeeping of a slot, outside of its pages so that trimming may drop all of them.
 struct StackSlot {
@@ -74,6 +75,7 @@ class StackClass {
   void give(StackSlot* first, StackSlot* last, std::uint32_t count) noexcept;
   // Returns the memory of the free stacks to the kernel. Counts those trimmed.
   std::uint64_t trim() noexcept;
+  void fork(ForkStage stage) noexcept;
   StackClass* next = nullptr;  // all classes
 
  private:
@@ -116,7 +118,9 @@ class StackCache {
   bool dirty_ = false;
 };
 
-inline StackClass* class_of(const StackSlot* slot) noexcept { return slot->slab->cls; }
+inline StackClass* class_of(const StackSlot* slot) noexcept {
+  return slot->slab->cls;
+}
 
 // Every slab, newest first. Lock-free: for the registry and the crash report.
 Slab* first_slab() noexcept;

@@ -23,6 +23,7 @@ enum class LockRank : std::uint8_t {
 
 // Debug builds: abort with both ranks when the order is broken; count for the park check.
 void lock_acquired(LockRank rank) noexcept;
+void lock_tried(LockRank rank) noexcept;  // got by try_lock, which may break the order
 void lock_released(LockRank rank) noexcept;
 // Aborts when the calling thread holds a SpinLock. Called before every switch in debug builds.
 void check_no_lock_held(const char* where) noexcept;
@@ -45,7 +46,7 @@ class SpinLock {
   bool try_lock() noexcept {
     if (state_.exchange(1, std::memory_order_acquire) != 0) return false;
 #ifdef RUNLOOM_DEBUG
-    lock_acquired(rank_);
+    lock_tried(rank_);
 #endif
     return true;
   }
@@ -53,6 +54,15 @@ class SpinLock {
 #ifdef RUNLOOM_DEBUG
     lock_released(rank_);
 #endif
+    state_.store(0, std::memory_order_release);
+  }
+  // Around fork(): all locks of the process at once, outside of the order.
+  void lock_for_fork() noexcept {
+    while (state_.exchange(1, std::memory_order_acquire) != 0)
+      spin_wait(state_);
+  }
+  // Also frees, in the child, a lock whose holder is gone.
+  void unlock_for_fork() noexcept {
     state_.store(0, std::memory_order_release);
   }
 

@@ -1,0 +1,245 @@
+#include "backtrace.hpp"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+
+#include "runloom/sched/deadline.hpp"
+
+namespace runloom::detail {
+namespace {
+
+// ---------------------------------------------------------------- capture
+
+constexpr int kMostFrames = 64;
+constexpr std::int64_t kAnswerNs = 1'000'000'000;
+
+// The one capture under way. kFree -> kAsked (asker) -> kFilling -> kDone (handler) -> kFree.
+enum CaptureState : std::uint32_t { kFree, kAsked, kFilling, kDone };
+struct Capture {
+  std::atomic<std::uint32_t> state{kFree};  // futex
+  std::atomic<pid_t> tid{0};
+  int count = 0;
+  void* frames[kMostFrames] = {};
+  void* interrupted = nullptr;  // the program counter
+};
+constinit Capture capture;
+
+void* program_counter(void* context) noexcept {
+  const mcontext_t& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return reinterpret_cast<void*>(machine.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<void*>(machine.pc);
+#else
+  (void)machine;
+  return nullptr;
+#endif
+}
+
+void on_capture(int, siginfo_t*, void* context) {
+  const int saved = errno;
+  std::uint32_t asked = kAsked;
+  if (capture.tid.load(std::memory_order_relaxed) == ::gettid() &&
+      capture.state.compare_exchange_strong(asked, kFilling, std::memory_order_acquire)) {
+    capture.count = ::backtrace(capture.frames, kMostFrames);
+    capture.interrupted = program_counter(context);
+    capture.state.store(kDone, std::memory_order_release);
+    ::syscall(SYS_futex, &capture.state, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+  errno = saved;
+}
+
+// Takes the last real-time signal that nobody handles; 0 when there is none.
+int install_signal() noexcept {
+  // The first call loads the unwinder, which a signal handler must not do.
+  void* frames[2];
+  ::backtrace(frames, 2);
+  for (int signal = SIGRTMAX; signal >= SIGRTMIN; --signal) {
+    struct sigaction now {};
+    if (::sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+        now.sa_handler != SIG_DFL)
+      continue;
+    struct sigaction ours {};
+    ours.sa_sigaction = &on_capture;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigemptyset(&ours.sa_mask);
+    if (::sigaction(signal, &ours, nullptr) == 0) return signal;
+  }
+  return 0;
+}
+
+int capture_signal() noexcept {
+  static const int signal = install_signal();
+  return signal;
+}
+
+// True when the handler is done.
+bool wait_done() noexcept {
+  const std::int64_t end = monotonic_ns() + kAnswerNs;
+  for (;;) {
+    const std::uint32_t state = capture.state.load(std::memory_order_acquire);
+    if (state == kDone) return true;
+    const std::int64_t left = end - monotonic_ns();
+    if (left <= 0) return false;
+    const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+    ::syscall(SYS_futex, &capture.state, FUTEX_WAIT_PRIVATE, state, &limit, nullptr, 0);
+  }
+}
+
+// ---------------------------------------------------------------- symbols
+
+// A file, mapped to be read.
+class MappedFile {
+ public:
+  explicit MappedFile(const char* path) noexcept {
+    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    struct stat about {};
+    if (::fstat(fd, &about) == 0 && about.st_size > 0) {
+      const auto size = static_cast<std::size_t>(about.st_size);
+      void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+      if (memory != MAP_FAILED) {
+        data_ = static_cast<const char*>(memory);
+        size_ = size;
+      }
+    }
+    ::close(fd);
+  }
+  ~MappedFile() {
+    if (data_) ::munmap(const_cast<char*>(data_), size_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  // `count` objects at `offset`; null when they don't lie in the file.
+  template <class T>
+  const T* at(std::uint64_t offset, std::uint64_t count) const noexcept {
+    if (offset > size_ || count > (size_ - offset) / sizeof(T)) return nullptr;
+    if (offset % alignof(T) != 0) return nullptr;
+    return reinterpret_cast<const T*>(data_ + offset);
+  }
+
+ private:
+  const char* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+struct Symbol {
+  std::string name;
+  std::uint64_t offset = 0;  // of the address in it
+};
+
+// The function of the file's full symbol table that holds `address` (as linked). The dynamic
+// table, which dladdr reads, lacks what an executable does not export.
+Symbol find_symbol(const MappedFile& file, std::uint64_t address) {
+  const auto* header = file.at<ElfW(Ehdr)>(0, 1);
+  if (!header || !std::equal(ELFMAG, ELFMAG + SELFMAG, header->e_ident)) return {};
+  const auto* sections = file.at<ElfW(Shdr)>(header->e_shoff, header->e_shnum);
+  if (!sections) return {};
+  for (int i = 0; i < header->e_shnum; ++i) {
+    const auto& table = sections[i];
+    if (table.sh_type != SHT_SYMTAB || table.sh_link >= header->e_shnum) continue;
+    const auto& strings = sections[table.sh_link];
+    const std::uint64_t count = table.sh_size / sizeof(ElfW(Sym));
+    const auto* symbols = file.at<ElfW(Sym)>(table.sh_offset, count);
+    const char* text = file.at<char>(strings.sh_offset, strings.sh_size);
+    if (!symbols || !text || strings.sh_size == 0 || text[strings.sh_size - 1] != '\0') return {};
+    for (std::uint64_t s = 0; s < count; ++s) {
+      const auto& symbol = symbols[s];
+      if ((symbol.st_info & 0xf) != STT_FUNC || symbol.st_name >= strings.sh_size) continue;
+      if (address < symbol.st_value || address - symbol.st_value >= symbol.st_size) continue;
+      return {text + symbol.st_name, address - symbol.st_value};
+    }
+  }
+  return {};
+}
+
+std::string hex(std::uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string demangled(const char* name) {
+  int status = 0;
+  char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string text = plain && status == 0 ? plain : name;
+  std::free(plain);
+  return text;
+}
+
+}  // namespace
+
+void allow_stack_capture() noexcept {
+  const int signal = capture_signal();
+  if (signal == 0) return;
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+std::vector<void*> capture_stack(pid_t tid) noexcept {
+  const int signal = capture_signal();
+  std::uint32_t state = kFree;
+  if (signal == 0 || tid == 0 ||
+      !capture.state.compare_exchange_strong(state, kAsked, std::memory_order_acquire))
+    return {};
+  capture.tid.store(tid, std::memory_order_relaxed);
+  std::vector<void*> frames;
+  const bool sent = ::syscall(SYS_tgkill, ::getpid(), tid, signal) == 0;
+  if (!sent || !wait_done()) {
+    state = kAsked;
+    if (capture.state.compare_exchange_strong(state, kFree, std::memory_order_relaxed)) return {};
+    if (!wait_done()) return {};  // stuck in the handler: no capture any more
+  }
+  // The handler's own frames stand above the place that it interrupted.
+  void** end = capture.frames + capture.count;
+  void** first = std::find(capture.frames, end, capture.interrupted);
+  frames.assign(first == end ? capture.frames : first, end);
+  capture.state.store(kFree, std::memory_order_release);
+  return frames;
+}
+
+void forget_stack_capture() noexcept {
+  capture.state.store(kFree, std::memory_order_relaxed);
+}
+
+std::string describe_frame(void* pc, bool is_return_address) {
+  // A return address belongs to the call before it, which may be a function's last instruction.
+  const auto address = reinterpret_cast<std::uintptr_t>(pc) - (is_return_address ? 1 : 0);
+  Dl_info info{};
+  link_map* map = nullptr;
+  if (::dladdr1(reinterpret_cast<void*>(address), &info, reinterpret_cast<void**>(&map),
+                RTLD_DL_LINKMAP) == 0 ||
+      !map)
+    return hex(reinterpret_cast<std::uintptr_t>(pc));
+  const char* object = map->l_name[0] ? map->l_name : "/proc/self/exe";
+  Symbol symbol = find_symbol(MappedFile(object), address - map->l_addr);
+  if (symbol.name.empty() && info.dli_sname)
+    symbol = {info.dli_sname, address - reinterpret_cast<std::uintptr_t>(info.dli_saddr)};
+  if (symbol.name.empty())
+    return hex(reinterpret_cast<std::uintptr_t>(pc)) + " (" + info.dli_fname + "+" +
+           hex(address - map->l_addr) + ")";
+  return demangled(symbol.name.c_str()) + "+" + hex(symbol.offset) + " (" + info.dli_fname + ")";
+}
+
+}  // namespace runloom::detail
