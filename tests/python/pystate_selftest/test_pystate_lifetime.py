@@ -95,8 +95,15 @@ assert st.run() == 20
         self.exits_cleanly(finished + "st.free_hub()", "-X", "dev")
 
     def test_hub_can_be_made_again(self):
-        again = "for _ in range(50):\n f = st.spawn(st.yield_); st.run(); st.free_hub()\n"
-        self.exits_cleanly(again + "assert f.status == 'done'")
+        """And leaves no thread state behind: faulthandler counts them."""
+        again = """
+import faulthandler
+for _ in range(50):
+    f = st.spawn(st.yield_); st.run(); st.free_hub()
+assert f.status == 'done'
+faulthandler.dump_traceback(sys.stdout)
+"""
+        self.assertEqual(self.exits_cleanly(again).lower().count("thread 0x"), 1)
 
     def test_hub_threads_come_and_go(self):
         threads = (
