@@ -12,6 +12,8 @@ class Hub;
 class Driver {
  public:
   virtual ~Driver() = default;
+  // Tells the layer that made the driver its own drivers from others; null for the core's.
+  const void* layer() const noexcept { return layer_; }
 
   // Delivers events by waking their waiters, then returns. Blocks until an event, wake() or
   // `timeout_ns` (0: never blocks, negative: for ever; rounded up, never early). May return
@@ -37,6 +39,12 @@ class Driver {
   // what is shared with the parent without touching it (close inherited descriptors, never
   // epoll_ctl on them) and build fresh.
   virtual void after_fork() noexcept {}
+
+ protected:
+  explicit Driver(const void* layer = nullptr) noexcept : layer_(layer) {}
+
+ private:
+  const void* layer_;
 };
 
 // The driver of a scheduler without network: a futex.

@@ -125,6 +125,10 @@ inline bool wake(const WaitToken& token, WakeCode code) noexcept {
 // True on a fiber; false on an OS thread, the hub's own context included.
 bool on_fiber() noexcept;
 
+// The earliest deadline of the caller's enclosing CancelScopes, up to a shield: for waits of an
+// OS thread that block in something else than wait().
+Deadline enclosing_deadline() noexcept;
+
 // A waiter's entry in the wait list of one source. On the waiter's stack.
 struct WaitNode {
   explicit WaitNode(const WaitToken& wait, WakeCode wake_code = kWakeUser) noexcept
@@ -187,6 +191,7 @@ struct ThreadWaitHooks {
   void (*after)(void*) = nullptr;
 };
 void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept;
+ThreadWaitHooks thread_wait_hooks() noexcept;
 
 }  // namespace detail
 }  // namespace runloom
