@@ -27,8 +27,11 @@ class Stream {
   // One transfer: returns how many bytes the stream took, at least one unless `data` is empty.
   virtual Result<std::size_t> write_some(std::span<const std::byte> data,
                                          Deadline deadline = {}) = 0;
-  // Writes the buffers whole, in order. When it fails an unknown part was sent and the stream is
-  // broken for framed protocols; see bytes_written for how much.
+  // Write the data, or the buffers in order, whole. The deadline bounds the whole call. When it
+  // fails a part was sent, which `bytes_written` tells, and the stream is broken for framed
+  // protocols.
+  virtual Result<void> write_all(std::span<const std::byte> data, Deadline deadline = {},
+                                 std::size_t* bytes_written = nullptr);
   virtual Result<void> writev_all(std::span<const iovec> buffers, Deadline deadline = {},
                                   std::size_t* bytes_written = nullptr);
   // Waits until read_some would not park: bytes, the end, or an error is there. Holds no buffer
@@ -39,12 +42,21 @@ class Stream {
   // Wakes every fiber that waits on the stream with Errc::closed and releases it. Idempotent.
   virtual void close() noexcept = 0;
 
-  // Writes all of `data`. The deadline bounds the whole call.
-  Result<void> write_all(std::span<const std::byte> data, Deadline deadline = {},
-                         std::size_t* bytes_written = nullptr);
-  // Fills `buffer`; fewer bytes only at the end of the stream: returns how many.
-  Result<std::size_t> read_full(std::span<std::byte> buffer, Deadline deadline = {});
+  // Fills `buffer`; fewer bytes only at the end of the stream: returns how many. The deadline
+  // bounds the whole call. When it fails, `bytes_read` tells how many had come.
+  Result<std::size_t> read_full(std::span<std::byte> buffer, Deadline deadline = {},
+                                std::size_t* bytes_read = nullptr);
 };
+
+struct LingerLimits {
+  Deadline deadline{};              // 5 s from now when there is none
+  std::size_t bytes = 1024 * 1024;  // most bytes to take from the peer
+};
+// Ends a stream whose peer may still be sending, so that it can read what we wrote: ends our
+// direction, reads and drops what comes until the peer ends its own, or a limit is reached, then
+// closes. A plain close with unread bytes resets the connection, and the peer may lose our last
+// words. Parks.
+void lingering_close(Stream& stream, LingerLimits limits = {}) noexcept;
 
 // Text as bytes.
 inline std::span<const std::byte> bytes(std::string_view text) noexcept {

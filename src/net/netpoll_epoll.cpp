@@ -1,0 +1,199 @@
+// The epoll backend: the only file that knows epoll.
+//
+// A PollDesc is registered once, edge-triggered, for both directions: no system call a wait, and
+// a level that nobody waits for doesn't spin. A foreign descriptor is registered one-shot while
+// somebody waits on it.
+//
+// Never reads SO_ERROR: that would eat the error, and a reset would look like the end of the
+// stream.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "readiness.hpp"
+#include "runloom/sched/check.hpp"
+
+namespace runloom::net {
+namespace {
+
+constexpr int kBatch = 256;
+constexpr std::uint32_t kSticky = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
+constexpr std::uint32_t kReadEvents = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+constexpr std::uint32_t kWriteEvents = EPOLLOUT | EPOLLHUP | EPOLLERR;
+
+constexpr unsigned ready_of(std::uint32_t events) noexcept {
+  return (events & kReadEvents ? kRead : 0) | (events & kWriteEvents ? kWrite : 0);
+}
+
+class EpollNetpoll final : public ReadinessPoll {
+ public:
+  EpollNetpoll() : ReadinessPoll(false) {}
+  ~EpollNetpoll() override {
+    retire();
+    close_all();
+  }
+  // Zero, or an errno; nothing is left open then.
+  int open() noexcept;
+
+  std::string_view name() const noexcept override { return "epoll"; }
+  int poll(std::int64_t timeout_ns) override;
+  void wake() noexcept override;
+
+ private:
+  Result<void> arm(PollDesc& desc) override;
+  void disarm(PollDesc& desc) noexcept override;
+  Result<void> arm_foreign(ForeignFd& entry) override;
+  void disarm_foreign(ForeignFd& entry) noexcept override;
+  void reopen() noexcept override;
+  void close_all() noexcept;
+  int wait(std::int64_t timeout_ns) noexcept;
+  void deliver(const epoll_event& event) noexcept;
+
+  int epoll_ = -1;
+  int wake_ = -1;
+  bool nanoseconds_ = true;  // epoll_pwait2 works
+  epoll_event events_[kBatch];
+};
+
+int EpollNetpoll::open() noexcept {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ >= 0) wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;  // each write is an edge: nobody needs to read it
+  event.data.u64 = static_cast<std::uint64_t>(EventTag::wake);
+  if (wake_ >= 0 && ::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) return 0;
+  const int err = errno;
+  close_all();
+  return err;
+}
+
+void EpollNetpoll::close_all() noexcept {
+  if (epoll_ >= 0) ::close(epoll_);
+  if (wake_ >= 0) ::close(wake_);
+  epoll_ = wake_ = -1;
+}
+
+void EpollNetpoll::reopen() noexcept {
+  close_all();
+  open();  // else tried again by whoever needs it
+}
+
+// ---------------------------------------------------------------- registration
+
+Result<void> EpollNetpoll::arm(PollDesc& desc) {
+  if (epoll_ < 0) {
+    if (const int err = open(); err != 0) return fail_errno(err);
+  }
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = event_word(desc);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, desc.fd, &event) == 0) return {};
+  return fail(last_errno());
+}
+
+void EpollNetpoll::disarm(PollDesc& desc) noexcept {
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, desc.fd, nullptr);
+}
+
+Result<void> EpollNetpoll::arm_foreign(ForeignFd& entry) {
+  if (epoll_ < 0) {
+    if (const int err = open(); err != 0) return fail_errno(err);
+  }
+  const unsigned wanted = entry.wanted();
+  epoll_event event{};
+  event.events = EPOLLONESHOT | (wanted & kRead ? EPOLLIN | EPOLLPRI | EPOLLRDHUP : 0u) |
+                 (wanted & kWrite ? EPOLLOUT : 0u);
+  event.data.u64 = static_cast<std::uint64_t>(static_cast<unsigned>(entry.fd)) << 23 |
+                   std::uint64_t{entry.id} << 2 | static_cast<std::uint64_t>(EventTag::foreign);
+  // The number may have been closed and opened again since the last time, or may carry an old
+  // registration of ours that could not be removed.
+  const int first = entry.registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  const int second = entry.registered ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  int rc = ::epoll_ctl(epoll_, first, entry.fd, &event);
+  if (rc != 0 && (errno == ENOENT || errno == EEXIST))
+    rc = ::epoll_ctl(epoll_, second, entry.fd, &event);
+  if (rc != 0) return fail(last_errno());
+  entry.registered = true;
+  return {};
+}
+
+void EpollNetpoll::disarm_foreign(ForeignFd& entry) noexcept {
+  if (entry.registered) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.fd, nullptr);
+}
+
+// ---------------------------------------------------------------- polling
+
+int EpollNetpoll::wait(std::int64_t timeout_ns) noexcept {
+  if (timeout_ns > 0) {
+    if (nanoseconds_) {
+      const timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000),
+                             static_cast<long>(timeout_ns % 1'000'000'000)};
+      const long count = ::syscall(SYS_epoll_pwait2, epoll_, events_, kBatch, &timeout, nullptr, 0);
+      if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+      nanoseconds_ = false;
+    }
+    const std::int64_t ms = (timeout_ns - 1) / 1'000'000 + 1;  // never early
+    return ::epoll_wait(epoll_, events_, kBatch,
+                        static_cast<int>(std::min<std::int64_t>(ms, INT_MAX)));
+  }
+  return ::epoll_wait(epoll_, events_, kBatch, timeout_ns == 0 ? 0 : -1);
+}
+
+int EpollNetpoll::poll(std::int64_t timeout_ns) {
+  if (inherited()) [[unlikely]]
+    renew();
+  if (epoll_ < 0) [[unlikely]] {
+    // A forked child without descriptors to spare: nothing to wait for until there are some.
+    if (open() != 0) {
+      constexpr std::int64_t kRetryNs = 10'000'000;
+      const timespec nap{0, timeout_ns < 0 ? kRetryNs : std::min(timeout_ns, kRetryNs)};
+      ::nanosleep(&nap, nullptr);
+      return 0;
+    }
+  }
+  constexpr int kBatches = 16;  // then the fibers that were woken run first
+  int delivered = 0;
+  for (int i = 0; i < kBatches; ++i) {
+    const int count = wait(i == 0 ? timeout_ns : 0);
+    for (int k = 0; k < count; ++k)
+      deliver(events_[k]);
+    if (count > 0) delivered += count;
+    if (count < kBatch) break;
+  }
+  return delivered;
+}
+
+void EpollNetpoll::deliver(const epoll_event& event) noexcept {
+  const std::uint64_t word = event.data.u64;
+  switch (event_tag(word)) {
+    case EventTag::desc:
+      deliver_event(event_desc(word), event_generation(word), ready_of(event.events),
+                    event.events & kSticky);
+      break;
+    case EventTag::foreign:
+      foreign_event(static_cast<int>(word >> 23), event_generation(word), ready_of(event.events));
+      break;
+    case EventTag::wake:
+      break;
+  }
+}
+
+void EpollNetpoll::wake() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Netpoll>> make_epoll_netpoll() {
+  auto netpoll = std::make_unique<EpollNetpoll>();
+  if (const int err = netpoll->open(); err != 0) return fail_errno(err);
+  return std::unique_ptr<Netpoll>(std::move(netpoll));
+}
+
+}  // namespace runloom::net

@@ -1,0 +1,153 @@
+#include "netpoll_thread.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "runloom/sched/fiber.hpp"
+
+namespace runloom::net {
+
+using detail::WakeCode;
+
+// ---------------------------------------------------------------- ThreadWake
+
+ThreadWake& ThreadWake::mine() noexcept {
+  thread_local ThreadWake wake;
+  const unsigned now = fork_generation.load(std::memory_order_relaxed);
+  if (wake.fd_ >= 0 && wake.fork_generation_ != now) {
+    ::close(wake.fd_);  // shared with the parent
+    wake.fd_ = -1;
+  }
+  if (wake.fd_ < 0) {
+    wake.fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    wake.fork_generation_ = now;
+  }
+  return wake;
+}
+
+ThreadWake::~ThreadWake() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void ThreadWake::signal() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+}
+
+void ThreadWake::clear() noexcept {
+  std::uint64_t count;
+  [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
+}
+
+// ---------------------------------------------------------------- ThreadPoll
+
+ThreadPoll& thread_netpoll() noexcept {
+  thread_local ThreadPoll netpoll;
+  return netpoll;
+}
+
+namespace {
+
+struct Polled {
+  unsigned ready = 0;
+  bool signalled = false;
+  std::error_code error;  // EBADF, timed_out, cancelled
+};
+
+// Waits for `fd` or `wake_fd` (-1: none), through signals.
+Polled block(int fd, int wake_fd, unsigned directions, Deadline deadline) {
+  deadline = Deadline::earlier(deadline, detail::enclosing_deadline());
+  Polled result;
+  pollfd requests[2] = {{fd, poll_events(directions), 0}, {wake_fd, POLLIN, 0}};
+  for (;;) {
+    if (const auto ok = this_fiber::check_cancelled(); !ok) result.error = ok.error();
+    timespec limit{};
+    const timespec* timeout = nullptr;
+    if (result.error) {
+      timeout = &limit;  // one last look
+    } else if (!deadline.is_never()) {
+      const std::int64_t left =
+          deadline.passed() ? 0 : std::max<std::int64_t>(0, deadline.ns() - monotonic_ns());
+      limit.tv_sec = left / 1'000'000'000;
+      limit.tv_nsec = left % 1'000'000'000;
+      timeout = &limit;
+    }
+    const auto hooks = detail::thread_wait_hooks();
+    void* state = hooks.before ? hooks.before() : nullptr;
+    const int count = ::ppoll(requests, 2, timeout, nullptr);
+    const int err = errno;
+    if (hooks.after) hooks.after(state);
+    if (count < 0) {
+      if (err == EINTR) continue;
+      result.error = errno_code(err);
+      return result;
+    }
+    result.signalled = requests[1].revents != 0;
+    if (requests[0].revents & POLLNVAL) {
+      result.error = errno_code(EBADF);
+      return result;
+    }
+    result.ready = poll_ready(requests[0].revents, directions);
+    if (result.ready != 0) result.error = {};
+    if (result.ready != 0 || result.signalled || result.error) return result;
+    if (!deadline.is_never() && deadline.passed()) {
+      result.error = make_error_code(Errc::timed_out);
+      return result;
+    }
+  }
+}
+
+}  // namespace
+
+Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, unsigned directions, Deadline deadline) {
+  ThreadWake& wake = ThreadWake::mine();
+  if (wake.number() < 0) return fail(last_errno());
+  Watch watch(detail::begin_wait(), directions);
+  watch.data = &wake;
+  {
+    std::lock_guard hold(desc.lock);
+    if (desc.closed()) {
+      detail::try_abandon(watch.token);
+      return WakeCode{detail::kWakeClosed};
+    }
+    desc.watchers.push_back(watch);
+  }
+  const Polled polled = block(desc.fd, wake.number(), directions, deadline);
+  WakeCode code = detail::kWakePending;
+  if (!detail::try_abandon(watch.token)) {
+    // Claimed by an event or a close; the signal has come or is about to.
+    code = detail::wait(watch.token, {.reason = WaitReason::io_poll, .cancellable = false});
+    wake.clear();
+  }
+  {
+    std::lock_guard hold(desc.lock);
+    desc.watchers.remove_if_linked(watch);
+  }
+  if (code == detail::kWakeClosed) return code;
+  if (polled.ready != 0) return static_cast<WakeCode>(kWakeEvent + polled.ready);
+  if (code >= kWakeEvent) return code;
+  if (polled.error == Errc::timed_out) return WakeCode{detail::kWakeTimedOut};
+  if (polled.error == Errc::cancelled) return WakeCode{detail::kWakeCancelled};
+  return Unexpected{polled.error};
+}
+
+Result<WakeCode> ThreadPoll::await_event(PollDesc& desc, Side side, std::uint32_t seen, WaitReason,
+                                         Deadline deadline) {
+  auto code = await_watch(desc, direction_of(side), deadline);
+  // Nobody may be polling for events, so seq can't tell that there was one.
+  if (code && *code >= kWakeEvent)
+    desc.direction[side].drained.store(seen - 1, std::memory_order_relaxed);
+  return code;
+}
+
+Result<unsigned> ThreadPoll::poll_foreign(int fd, unsigned directions, Deadline deadline) {
+  const Polled polled = block(fd, -1, directions, deadline);
+  if (polled.ready != 0) return polled.ready;
+  return Unexpected{polled.error};
+}
+
+}  // namespace runloom::net

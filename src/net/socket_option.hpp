@@ -1,0 +1,31 @@
+// Sockets and their options, as Results. Nothing here parks.
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runloom/net/fd.hpp"
+
+namespace runloom::net {
+
+inline Result<void> set_option(int fd, int level, int name, int value) noexcept {
+  if (::setsockopt(fd, level, name, &value, sizeof value) != 0) return fail(last_errno());
+  return {};
+}
+
+inline Result<void> set_option(const Fd& fd, int level, int name, int value) noexcept {
+  const Fd::Use use(fd);
+  if (!use) return fail(Errc::closed);
+  return set_option(use.number(), level, name, value);
+}
+
+// A fresh non-blocking, close-on-exec socket. It is handed out as blocking by Fd::release().
+inline Result<Fd> open_socket(int family, int type, int protocol, FdKind kind) {
+  const int fd = ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+  if (fd < 0) return fail(last_errno());
+  auto owned = Fd::own(fd, kind);
+  if (!owned) ::close(fd);
+  return owned;
+}
+
+}  // namespace runloom::net

@@ -1,0 +1,106 @@
+#include "runloom/net/tcp_listener.hpp"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include "runloom/sched/fiber.hpp"
+#include "socket_option.hpp"
+
+namespace runloom::net {
+
+bool is_shortage(std::error_code error) noexcept {
+  if (error.category() != std::system_category()) return false;
+  switch (error.value()) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Result<TcpListener> TcpListener::listen(const Address& address, const ListenOptions& options) {
+  if (!address.is_ip()) return fail_errno(EAFNOSUPPORT);
+  RUNLOOM_TRY(Fd fd, open_socket(address.family(), SOCK_STREAM, IPPROTO_TCP, FdKind::stream));
+  const int number = fd.number();
+  struct Option {
+    bool wanted;
+    int level, name, value;
+  };
+  for (const Option& option :
+       {Option{options.reuse_address, SOL_SOCKET, SO_REUSEADDR, 1},
+        Option{options.reuse_port, SOL_SOCKET, SO_REUSEPORT, 1},
+        Option{address.is_ipv6() && options.v6_only.has_value(), IPPROTO_IPV6, IPV6_V6ONLY,
+               options.v6_only.value_or(false) ? 1 : 0}})
+    if (option.wanted)
+      if (auto ok = set_option(number, option.level, option.name, option.value); !ok)
+        return Unexpected{ok.error()};
+  if (auto ok = apply_options(number, options.tcp); !ok) return Unexpected{ok.error()};
+  if (::bind(number, address.data(), address.size()) != 0 || ::listen(number, options.backlog) != 0)
+    return fail(last_errno());
+  return TcpListener(std::move(fd));
+}
+
+namespace {
+Result<TcpStream> take(int fd) {
+  auto owned = Fd::own(fd, FdKind::tcp);
+  if (!owned) {
+    ::close(fd);
+    return Unexpected{owned.error()};
+  }
+  return TcpStream(std::move(*owned));
+}
+}  // namespace
+
+Result<TcpStream> TcpListener::accept(Deadline deadline) {
+  RUNLOOM_TRY(const int fd, fd_.accept(nullptr, nullptr, deadline));
+  return take(fd);
+}
+
+Result<TcpStream> TcpListener::accept_from(Address& peer, Deadline deadline) {
+  sockaddr_storage storage;
+  socklen_t size = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  RUNLOOM_TRY(const int fd, fd_.accept(address, &size, deadline));
+  auto stream = take(fd);
+  if (auto from = Address::from_sockaddr(address, size)) peer = *from;
+  return stream;
+}
+
+Result<TcpStream> TcpListener::accept_retrying(Deadline deadline) {
+  AcceptBackoff backoff;
+  for (;;) {
+    auto stream = accept(deadline);
+    if (stream || !is_shortage(stream.error())) return stream;
+    // Also ends the pause when the listener is closed.
+    const Deadline pause = Deadline::after(backoff.next());
+    const auto slept = this_fiber::sleep_until(Deadline::earlier(pause, deadline));
+    if (!slept) return Unexpected{slept.error()};
+    if (deadline.passed()) return stream;
+  }
+}
+
+Result<Address> TcpListener::local_address() const {
+  const Fd::Use use(fd_);
+  if (!use) return fail(Errc::closed);
+  sockaddr_storage storage;
+  socklen_t size = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (::getsockname(use.number(), address, &size) != 0) return fail(last_errno());
+  return Address::from_sockaddr(address, size);
+}
+
+Result<int> TcpListener::backlog() const {
+  const Fd::Use use(fd_);
+  if (!use) return fail(Errc::closed);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(use.number(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+    return fail(last_errno());
+  return static_cast<int>(info.tcpi_sacked);  // of a listening socket: the backlog
+}
+
+}  // namespace runloom::net

@@ -1,0 +1,28 @@
+// ThreadWake: how a wait of an OS thread in poll(2) is broken off. One eventfd a thread, made when
+// the thread first waits, closed when it ends.
+#pragma once
+
+#include "poll_home.hpp"
+
+namespace runloom::net {
+
+class ThreadWake {
+ public:
+  // The calling thread's; its number is -1 when no eventfd can be had.
+  static ThreadWake& mine() noexcept;
+  int number() const noexcept { return fd_; }
+  // Makes the thread's poll(2) return. Any thread, while the wait is claimed and not scheduled.
+  void signal() noexcept;
+  void clear() noexcept;
+
+  ThreadWake() = default;
+  ~ThreadWake();
+  ThreadWake(const ThreadWake&) = delete;
+  ThreadWake& operator=(const ThreadWake&) = delete;
+
+ private:
+  int fd_ = -1;
+  unsigned fork_generation_ = 0;
+};
+
+}  // namespace runloom::net
