@@ -104,7 +104,13 @@ func mutexLockUnlock(n int) {
 	}
 }
 
+// timerAddCancel arms and disarms one more timer among a thousand.
 func timerAddCancel(n int) {
+	others := make([]*time.Timer, 1000)
+	for i := range others {
+		others[i] = time.AfterFunc(time.Hour, func() {})
+		defer others[i].Stop()
+	}
 	for i := 0; i < n; i++ {
 		time.AfterFunc(time.Hour, func() {}).Stop()
 	}
