@@ -1,4 +1,5 @@
-// Uses the scheduler as an outside project does: two hubs, a fiber that is joined, a value that comes back.
+// Uses the scheduler as an outside project does: two hubs, a fiber that is joined, a value that
+// comes back.
 #include <chrono>
 #include <cstdio>
 #include <runloom/sched/fiber.hpp>
