@@ -1,0 +1,19 @@
+// Taking the GIL back, in a way that survives the end of the interpreter.
+#pragma once
+
+#include <Python.h>
+
+namespace runloom::python {
+
+// PyEval_RestoreThread. Once the interpreter finalises, CPython up to 3.13 ends the threads that
+// ask for the GIL by pthread_exit(), which would unwind through C++ frames that can't be left that
+// way; such a thread stops here for ever instead, as it does in CPython 3.14.
+void take_gil(PyThreadState* state);
+
+// True when the calling thread holds the GIL.
+bool holds_gil() noexcept;
+
+// Lets OS threads that wait in a primitive of the core release the GIL.
+void init_thread_waits() noexcept;
+
+}  // namespace runloom::python

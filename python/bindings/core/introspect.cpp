@@ -1,0 +1,198 @@
+#include "core/introspect.hpp"
+
+#include <chrono>
+#include <string_view>
+
+#include "core/config.hpp"
+#include "core/g.hpp"
+#include "support/args.hpp"
+#include "support/ref.hpp"
+#include "support/types.hpp"
+
+namespace runloom::python {
+namespace {
+
+// ---------------------------------------------------------------- one fiber as a dict
+
+bool waits_on_descriptor(WaitReason reason) noexcept {
+  return reason >= WaitReason::io_read && reason <= WaitReason::io_poll;
+}
+
+// The state as the dump of a Go program names it: what it waits for, if it waits.
+const char* state_word(const FiberInfo& info) noexcept {
+  if (std::string_view(info.state) != "parked") return info.state;
+  switch (info.reason) {
+    case WaitReason::sleep:
+      return "sleep";
+    case WaitReason::channel_send:
+    case WaitReason::channel_recv:
+    case WaitReason::select:
+      return "chan-wait";
+    default:
+      return waits_on_descriptor(info.reason) ? "io-wait" : "park";
+  }
+}
+
+const char* poll_events(WaitReason reason) noexcept {
+  switch (reason) {
+    case WaitReason::io_write:
+    case WaitReason::io_connect:
+      return "w";
+    case WaitReason::io_poll:
+      return "rw";
+    default:
+      return "r";
+  }
+}
+
+bool put(PyObject* dict, const char* key, PyObject* value) {
+  const Ref keep = Ref::steal(value);
+  return keep && PyDict_SetItemString(dict, key, keep.get()) == 0;
+}
+
+PyObject* describe(const Home& home, const FiberInfo& info) {
+  auto* local = static_cast<FiberLocal*>(info.local);
+  G* g = local ? local->g : nullptr;
+  const bool parked = std::string_view(info.state) == "parked";
+  const double age = std::chrono::duration<double>(info.age).count();
+  Ref dict = Ref::steal(PyDict_New());
+  PyObject* d = dict.get();
+  if (!d || !put(d, "id", PyLong_FromUnsignedLongLong(home.id_base + info.id)) ||
+      !put(d, "name", PyUnicode_DecodeUTF8(info.name.data(),
+                                           static_cast<Py_ssize_t>(info.name.size()), "replace")) ||
+      !put(d, "state", PyUnicode_FromString(state_word(info))) ||
+      !put(d, "blocked_on", parked ? PyUnicode_FromString(to_string(info.reason))
+                                   : Py_NewRef(Py_None)) ||
+      !put(d, "age", PyFloat_FromDouble(age)) ||
+      !put(d, "refcount", PyLong_FromSsize_t(g ? Py_REFCNT(g->object()) : 0)) ||
+      !put(d, "noyield", PyBool_FromLong(g && g->noyield)) ||
+      !put(d, "owner", PyLong_FromUnsignedLong(home.thread)) ||
+      !put(d, "stack_size", PyLong_FromSize_t(info.stack_size)))
+    return nullptr;
+  if (parked && waits_on_descriptor(info.reason)) {
+    if (!put(d, "fd", PyLong_FromVoidPtr(const_cast<void*>(info.object))) ||
+        !put(d, "events", PyUnicode_FromString(poll_events(info.reason))))
+      return nullptr;
+  }
+  return dict.release();
+}
+
+PyObject* fibers(PyObject*, PyObject*) {
+  Ref list = Ref::steal(PyList_New(0));
+  for (Home* home = first_home(); list && home; home = home->next) {
+    for (const FiberInfo& info : home->scheduler.fibers()) {
+      const Ref entry = Ref::steal(describe(*home, info));
+      if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
+    }
+  }
+  return list.release();
+}
+
+PyObject* fiber_count(PyObject*, PyObject*) {
+  std::uint64_t live = 0;
+  for (Home* home = first_home(); home; home = home->next)
+    live += home->scheduler.stats().live;
+  return PyLong_FromUnsignedLongLong(live);
+}
+
+G* find_g(std::uint64_t id) {
+  for (Home* home = first_home(); home; home = home->next) {
+    for (const FiberInfo& info : home->scheduler.fibers()) {
+      auto* local = static_cast<FiberLocal*>(info.local);
+      if (home->id_base + info.id == id && local) return local->g;
+    }
+  }
+  return nullptr;
+}
+
+PyObject* fiber_stack(PyObject*, PyObject* value) {
+  const Ref number = Ref::steal(PyNumber_Index(value));
+  if (!number) return nullptr;
+  const unsigned long long id = PyLong_AsUnsignedLongLong(number.get());
+  if (PyErr_Occurred()) return nullptr;
+  G* g = find_g(id);
+  if (!g) return PyErr_Format(PyExc_LookupError, "no fiber %R lives", number.get());
+  const Ref keep = Ref::share(g->object());
+  const Ref name = Ref::steal(PyObject_Repr(g->fn ? g->fn : Py_None));
+  if (!name) return nullptr;
+  const Ref stack = Ref::steal(stack_of_g(*g, -1));
+  return stack ? PyTuple_Pack(2, name.get(), stack.get()) : nullptr;
+}
+
+PyObject* dump_fibers(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"fd"};
+  static const Signature signature{"dump_fibers", parameters, 1, 0, 1};
+  PyObject* value[1];
+  long fd = 2;
+  if (!parse(signature, args, count, names, value)) return nullptr;
+  if (value[0] && !to_int(value[0], "fd", fd)) return nullptr;
+  for (Home* home = first_home(); home; home = home->next)
+    home->scheduler.dump(static_cast<int>(fd));
+  Py_RETURN_NONE;
+}
+
+// ---------------------------------------------------------------- the calling thread's scheduler
+
+PyObject* stats(PyObject*, PyObject*) {
+  const Stats now = tl_home ? tl_home->scheduler.stats() : Stats{};
+  Ref dict = Ref::steal(PyDict_New());
+  PyObject* d = dict.get();
+  const struct {
+    const char* key;
+    std::uint64_t value;
+  } counters[] = {
+      {"ready", now.ready},
+      {"sleeping", now.sleeping},
+      {"netpoll_parked", now.io_parked},
+      {"completed", now.completed},
+      {"live", now.live},
+      {"spawned", now.spawned},
+      {"switches", now.switches},
+      {"turns", now.turns},
+      {"polls", now.polls},
+      {"sleeps", now.sleeps},
+      {"wakes_sent", now.wakes_sent},
+      {"stack_size_default", config().options.stack_size},
+      {"stack_hwm", 0},
+      {"stack_completed", 0},
+      {"stacks_mapped", now.stacks_mapped},
+      {"stacks_free", now.stacks_free},
+  };
+  for (const auto& counter : counters)
+    if (!d || !put(d, counter.key, PyLong_FromUnsignedLongLong(counter.value))) return nullptr;
+  if (!put(d, "running", PyBool_FromLong(tl_home && tl_home->running)) ||
+      !put(d, "stack_calibrated", PyBool_FromLong(config().stack_size_set)) ||
+      !put(d, "stack_painting", PyBool_FromLong(0)) ||
+      !put(d, "backend", PyUnicode_FromString("fcontext-asm")))
+    return nullptr;
+  return dict.release();
+}
+
+PyObject* backend(PyObject*, PyObject*) {
+  return PyUnicode_FromString("fcontext-asm");
+}
+
+PyMethodDef functions[] = {
+    method("fibers", &fibers, METH_NOARGS,
+           "fibers($module, /)\n--\n\nOne dict for each fiber that lives, on any thread."),
+    method("fiber_count", &fiber_count, METH_NOARGS,
+           "fiber_count($module, /)\n--\n\nCount the fibers that live, on any thread."),
+    method("fiber_stack", &fiber_stack, METH_O,
+           "fiber_stack($module, id, /)\n--\n\n"
+           "Return (callable, frames): frames are (filename, lineno, name), innermost first."),
+    fast_method("dump_fibers", &dump_fibers,
+                "dump_fibers($module, /, fd=2)\n--\n\nWrite a line for each fiber to fd."),
+    method("stats", &stats, METH_NOARGS,
+           "stats($module, /)\n--\n\nCounters of the calling thread's scheduler."),
+    method("backend", &backend, METH_NOARGS,
+           "backend($module, /)\n--\n\nWhat switches stacks: 'fcontext-asm'."),
+    {},
+};
+
+}  // namespace
+
+bool add_introspect_functions(PyObject* module) {
+  return PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace runloom::python

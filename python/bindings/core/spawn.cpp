@@ -1,0 +1,276 @@
+#include "core/spawn.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/config.hpp"
+#include "core/run.hpp"
+#include "runloom/sched/error.hpp"
+#include "support/args.hpp"
+#include "support/errors.hpp"
+#include "support/ref.hpp"
+#include "support/types.hpp"
+
+namespace runloom::python {
+namespace {
+
+// ---------------------------------------------------------------- a fiber's life
+
+// Room for Python frames above the C stack. CPython maps 16 KiB more when that is not enough, and
+// unmaps it on the way back, so a loop that calls across the border pays system calls: large
+// enough that few programs get there. Untouched pages cost nothing.
+constexpr std::size_t kLocalSize = 16 * 1024;
+// Bytes at the top of a stack, above the local memory, that the core keeps for itself; at least.
+constexpr std::size_t kControl = 512;
+
+std::size_t local_size_for(std::size_t stack_size) noexcept {
+  return std::min(kLocalSize, stack_size / 8);
+}
+
+PyObject* call(G& g) {
+  if (!g.args) return PyObject_CallNoArgs(g.fn);
+  return PyObject_Call(g.fn, g.args, g.kwargs);
+}
+
+// What a fiber that was cancelled before it began ends with.
+PyObject* never_begun() {
+  PyErr_SetString(cancelled_error, "the fiber was cancelled before it began");
+  return nullptr;
+}
+
+void run_g(void*) {
+  FiberLocal& local = *current_local();
+  G& g = *local.g;
+  Home& home = *tl_home;
+  g.state = GState::started;
+  const bool drop = home.unwinding || g.cancelled;
+  PyObject* outcome = drop ? never_begun() : call(g);
+  if (outcome) [[likely]] {
+    finish_g(g, GState::returned, outcome);
+  } else {
+    PyObject* error = take_raised();
+    if (PyErr_GivenExceptionMatches(error, cancelled_error)) g.retrieved = true;
+    if (g.run_main || PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt))
+      [[unlikely]] fiber_raised(home, g, error);
+    finish_g(g, GState::raised, error);
+  }
+  local.g = nullptr;
+  Py_DECREF(g.object());
+  rl_pystate_finish(state_of(&local), home.pyhub);
+  local.finished = true;
+}
+
+void ignore(void*) noexcept {}
+
+constexpr runloom::detail::FrameOps kOps{&run_g, &ignore, &ignore};
+
+std::string_view name_of(PyObject* fn) noexcept {
+  const char* text = nullptr;
+  if (PyFunction_Check(fn)) {
+    PyObject* name = reinterpret_cast<PyFunctionObject*>(fn)->func_name;
+    if (PyUnicode_IS_COMPACT_ASCII(name))
+      return {static_cast<const char*>(PyUnicode_DATA(name)),
+              static_cast<std::size_t>(PyUnicode_GET_LENGTH(name))};
+    text = PyUnicode_AsUTF8(name);
+    if (!text) PyErr_Clear();
+  }
+  return text ? text : Py_TYPE(fn)->tp_name;
+}
+
+void raise_spawn_error(std::error_code error) {
+  if (error == errno_code(ENOMEM)) {
+    PyErr_NoMemory();
+  } else {
+    raise(error);
+  }
+}
+
+}  // namespace
+
+G* spawn(Home& home, const SpawnRequest& request) {
+  Ref context = Ref::steal(PyContext_CopyCurrent());
+  if (!context) return nullptr;
+  G* g = new_g(request.fn, request.args, request.kwargs);
+  if (!g) return nullptr;
+  // From here on no object is made: the collector must not meet a fiber that is half-made.
+  const std::size_t stack_size =
+      request.stack_size ? request.stack_size : config().options.stack_size;
+  const SpawnOptions options{.name = name_of(request.fn),
+                             .stack_size = stack_size,
+                             .local_size = local_size_for(stack_size),
+                             .noyield = request.noyield};
+  std::error_code error;
+  auto* fiber = runloom::detail::allocate_fiber(&home.scheduler, options, 0, 1, error);
+  if (!fiber) [[unlikely]] {
+    g->state = GState::dropped;
+    Py_DECREF(g->object());
+    raise_spawn_error(error);
+    return nullptr;
+  }
+  auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
+  auto* local = new (memory) FiberLocal{.g = g, .finished = false};
+  char* datastack = memory + local_layout.datastack;
+  rl_pystate_init(state_of(local), home.pyhub, memory + options.local_size - stack_size + kControl,
+                  memory, datastack, options.local_size - local_layout.datastack,
+                  context.release());
+  g->home = &home;
+  g->local = local;
+  g->fiber = FiberHandle(fiber);
+  g->id = home.id_base + g->fiber.id();
+  g->noyield = request.noyield;
+  Py_INCREF(g->object());  // the scheduler's, in local->g
+  runloom::detail::start_fiber(fiber, &kOps, false);
+  return g;
+}
+
+namespace {
+
+// ---------------------------------------------------------------- functions
+
+bool require_callable(const char* function, PyObject* fn) {
+  if (PyCallable_Check(fn)) return true;
+  PyErr_Format(PyExc_TypeError, "%s() argument 'fn' must be callable, not %.100s", function,
+               Py_TYPE(fn)->tp_name);
+  return false;
+}
+
+PyObject* start(const char* function, const SpawnRequest& request) {
+  if (!require_callable(function, request.fn)) return nullptr;
+  Home* own = home();
+  if (!own) return nullptr;
+  G* g = spawn(*own, request);
+  return g ? g->object() : nullptr;
+}
+
+PyObject* go(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  if (count == 1 && !names) [[likely]] return start("go", {.fn = args[0]});
+  static const char* const parameters[] = {"fn", "stack_size"};
+  static const Signature signature{"go", parameters, 2, 1, 1};
+  PyObject* value[2];
+  SpawnRequest request{};
+  if (!parse(signature, args, count, names, value) ||
+      !to_stack_size(value[1], request.stack_size))
+    return nullptr;
+  request.fn = value[0];
+  return start("go", request);
+}
+
+// As go; `fifo` is what every spawn is here.
+PyObject* fiber(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"fn", "stack_size", "fifo"};
+  static const Signature signature{"fiber", parameters, 3, 1, 3};
+  PyObject* value[3];
+  SpawnRequest request{};
+  if (!parse(signature, args, count, names, value) ||
+      !to_stack_size(value[1], request.stack_size))
+    return nullptr;
+  request.fn = value[0];
+  return start("fiber", request);
+}
+
+PyObject* fiber_noyield(PyObject*, PyObject* fn) {
+  return start("fiber_noyield", {.fn = fn, .noyield = true});
+}
+
+PyObject* fiber_n(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"fn", "n", "stack_size", "indexed"};
+  static const Signature signature{"fiber_n", parameters, 4, 2, 4};
+  PyObject* value[4];
+  Py_ssize_t number;
+  SpawnRequest request{};
+  if (!parse(signature, args, count, names, value) ||
+      !require_callable("fiber_n", value[0]) || !to_size(value[1], "n", number) ||
+      !to_stack_size(value[2], request.stack_size))
+    return nullptr;
+  if (number < 0) {
+    PyErr_SetString(PyExc_ValueError, "n must not be negative");
+    return nullptr;
+  }
+  const int indexed = value[3] ? PyObject_IsTrue(value[3]) : 0;
+  Home* own = indexed < 0 ? nullptr : home();
+  if (!own) return nullptr;
+  request.fn = value[0];
+  for (Py_ssize_t i = 0; i < number; ++i) {
+    Ref index;
+    if (indexed) {
+      index = Ref::steal(Py_BuildValue("(n)", i));
+      if (!index) return nullptr;
+      request.args = index.get();
+    }
+    G* g = spawn(*own, request);
+    if (!g) return nullptr;
+    Py_DECREF(g->object());
+  }
+  return PyLong_FromSsize_t(number);
+}
+
+// fn(*args, **kwargs): what stands behind fn in the call. With `own_size` the keyword stack_size
+// is ours.
+PyObject* fiber_with(const char* function, PyObject* const* args, Py_ssize_t count,
+                     PyObject* names, bool own_size) {
+  if (count < 1) {
+    PyErr_Format(PyExc_TypeError, "%s() missing required argument 'fn' (pos 1)", function);
+    return nullptr;
+  }
+  SpawnRequest request{.fn = args[0]};
+  Ref tuple, dict;
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  for (Py_ssize_t i = 0; i < keywords; ++i) {
+    PyObject* keyword = PyTuple_GET_ITEM(names, i);
+    PyObject* value = args[count + i];
+    if (own_size && PyUnicode_CompareWithASCIIString(keyword, "stack_size") == 0) {
+      if (!to_stack_size(value, request.stack_size)) return nullptr;
+      continue;
+    }
+    if (!dict) dict = Ref::steal(PyDict_New());
+    if (!dict || PyDict_SetItem(dict.get(), keyword, value) < 0) return nullptr;
+  }
+  if (count > 1 || dict) {
+    tuple = Ref::steal(PyTuple_New(count - 1));
+    if (!tuple) return nullptr;
+    for (Py_ssize_t i = 1; i < count; ++i)
+      PyTuple_SET_ITEM(tuple.get(), i - 1, Py_NewRef(args[i]));
+  }
+  request.args = tuple.get();
+  request.kwargs = dict.get();
+  return start(function, request);
+}
+
+PyObject* friendly_fiber(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return fiber_with("fiber", args, count, names, true);
+}
+PyObject* sync_fiber(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return fiber_with("fiber", args, count, names, false);
+}
+
+PyMethodDef functions[] = {
+    fast_method("go", &go,
+                "go($module, fn, /, *, stack_size=None)\n--\n\n"
+                "Start a fiber that calls fn(), and return its handle."),
+    fast_method("fiber", &fiber,
+                "fiber($module, fn, stack_size=-1, fifo=False)\n--\n\n"
+                "As go(). Every spawn is first in, first out, whatever `fifo`."),
+    fast_method("fiber_fast", &fiber, "fiber_fast($module, fn, stack_size=-1, fifo=False)\n--\n\n"
+                                      "As go()."),
+    method("fiber_noyield", &fiber_noyield, METH_O,
+           "fiber_noyield($module, fn, /)\n--\n\n"
+           "Start a fiber that promises not to wait: what would wait in it raises RuntimeError."),
+    fast_method("fiber_n", &fiber_n,
+                "fiber_n($module, fn, n, stack_size=0, indexed=False)\n--\n\n"
+                "Start n fibers that call fn(), or fn(0) to fn(n - 1) if `indexed`. Returns n."),
+    fast_method("_friendly_fiber", &friendly_fiber,
+                "_friendly_fiber($module, fn, /, *args, stack_size=None, **kwargs)\n--\n\n"
+                "Start a fiber that calls fn(*args, **kwargs), and return its handle."),
+    fast_method("_sync_fiber", &sync_fiber,
+                "_sync_fiber($module, fn, /, *args, **kwargs)\n--\n\n"
+                "Start a fiber that calls fn(*args, **kwargs), and return its handle."),
+    {},
+};
+
+}  // namespace
+
+bool add_spawn_functions(PyObject* module) {
+  return PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace runloom::python

@@ -1,0 +1,26 @@
+// Starting Python fibers.
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+
+#include "core/g.hpp"
+
+namespace runloom::python {
+
+struct SpawnRequest {
+  PyObject* fn;                // called as fn(*args, **kwargs)
+  PyObject* args = nullptr;    // tuple; null: none
+  PyObject* kwargs = nullptr;  // dict; null: none
+  std::size_t stack_size = 0;  // 0: the default
+  bool noyield = false;
+};
+
+// Starts a fiber on `home`, the calling thread's. A new reference, or null with an exception set.
+G* spawn(Home& home, const SpawnRequest& request);
+
+// go, fiber, fiber_fast, fiber_noyield, fiber_n.
+bool add_spawn_functions(PyObject* module);
+
+}  // namespace runloom::python

@@ -1,0 +1,47 @@
+// The extension module runloom_c.
+#include <pybind11/pybind11.h>
+
+#include "core/config.hpp"
+#include "core/gil.hpp"
+#include "core/home.hpp"
+#include "core/introspect.hpp"
+#include "core/park.hpp"
+#include "core/run.hpp"
+#include "core/shutdown.hpp"
+#include "core/spawn.hpp"
+#include "pystate.h"
+#include "support/errors.hpp"
+
+namespace runloom::python {
+namespace {
+
+// What runloom can't work in is refused here, with one sentence.
+bool check_interpreter() {
+#ifdef Py_GIL_DISABLED
+  PyErr_SetString(PyExc_ImportError, "runloom does not support free-threaded Python yet");
+  return false;
+#endif
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError, "runloom does not support sub-interpreters");
+    return false;
+  }
+  return rl_pystate_check_layout() == 0;
+}
+
+bool init_module(PyObject* module) {
+  if (!check_interpreter()) return false;
+  init_thread_waits();
+  return init_homes() && init_errors(module) && init_g(module) && add_spawn_functions(module) &&
+         add_park_functions(module) && add_run_functions(module) &&
+         add_config_functions(module) && add_introspect_functions(module) &&
+         PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
+         rl_pystate_watch_gc() == 0 && watch_interpreter_end();
+}
+
+}  // namespace
+}  // namespace runloom::python
+
+PYBIND11_MODULE(runloom_c, module) {
+  module.doc() = "Fibers, channels and sockets: the native part of runloom.";
+  if (!runloom::python::init_module(module.ptr())) throw pybind11::error_already_set();
+}
