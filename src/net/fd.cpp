@@ -10,6 +10,7 @@
 #include <array>
 #include <mutex>
 
+#include "hub_netpoll.hpp"
 #include "io_loop.hpp"
 #include "poll_desc.hpp"
 #include "runloom/net/netpoll.hpp"
@@ -18,35 +19,28 @@
 namespace runloom::net {
 namespace {
 
-// An operation of one direction: the direction's lock and a reference, for as long as it lives.
-class Operation {
- public:
-  Operation(PollDesc* desc, std::uint32_t generation, Side side, Deadline deadline)
-      : side_(side),
-        entered_(desc ? enter_side(*desc, generation, side, deadline)
-                      : Result<void>(fail(Errc::closed))) {
-    if (entered_) desc_ = desc;
+// Runs `call` as an operation of one direction, on the calling hub's backend: holds the
+// direction's lock and a reference meanwhile.
+template <class R, class Call>
+R operate(PollDesc* desc, std::uint32_t generation, Side side, Deadline deadline, Call&& call) {
+  if (!desc) return fail(Errc::closed);
+  if (!try_enter_side(*desc, generation, side)) [[unlikely]] {
+    const auto entered = enter_queued(*desc, generation, side, deadline);
+    if (!entered) return Unexpected{entered.error()};
   }
-  ~Operation() {
-    if (desc_) leave_side(*desc_, side_);
+  struct Leave {
+    PollDesc& desc;
+    Side side;
+    ~Leave() { leave_side(desc, side); }
+  } leave{*desc, side};
+  Netpoll* netpoll = hub_netpoll();
+  if (!netpoll) [[unlikely]] {
+    const auto current = Netpoll::current();
+    if (!current) return Unexpected{current.error()};
+    netpoll = *current;
   }
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
-
-  // Runs `call` on the calling hub's backend.
-  template <class R, class Call>
-  R run(Call&& call) {
-    if (!desc_) return Unexpected{entered_.error()};
-    auto netpoll = Netpoll::current();
-    if (!netpoll) return Unexpected{netpoll.error()};
-    return call(**netpoll, *desc_);
-  }
-
- private:
-  PollDesc* desc_ = nullptr;
-  const Side side_;
-  const Result<void> entered_;
-};
+  return call(*netpoll, *desc);
+}
 
 FdKind kind_of_socket(int fd) noexcept {
   int domain = 0, type = 0, protocol = 0;
@@ -190,43 +184,49 @@ Result<std::size_t> recv_full(Netpoll& netpoll, PollDesc& desc, std::span<std::b
 }  // namespace
 
 Result<std::size_t> Fd::recv(std::span<std::byte> buffer, int flags, Deadline deadline) const {
-  Operation operation(desc_, generation_, kReadSide, deadline);
-  return operation.run<Result<std::size_t>>([&](Netpoll& netpoll, PollDesc& desc) {
-    if (must_fill(desc, flags)) [[unlikely]]
-      return recv_full(netpoll, desc, buffer, flags & ~MSG_WAITALL, deadline);
-    return netpoll.recv(desc, buffer, flags, deadline);
-  });
+  return operate<Result<std::size_t>>(
+      desc_, generation_, kReadSide, deadline, [&](Netpoll& netpoll, PollDesc& desc) {
+        if (must_fill(desc, flags)) [[unlikely]]
+          return recv_full(netpoll, desc, buffer, flags & ~MSG_WAITALL, deadline);
+        return netpoll.recv(desc, buffer, flags, deadline);
+      });
+}
+
+Result<std::size_t> Fd::recv_late(RecvBuffer& buffer, Deadline deadline) const {
+  return operate<Result<std::size_t>>(
+      desc_, generation_, kReadSide, deadline,
+      [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.recv_late(desc, buffer, deadline); });
 }
 
 Result<std::size_t> Fd::send(std::span<const std::byte> data, int flags, Deadline deadline) const {
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  return operation.run<Result<std::size_t>>(
+  return operate<Result<std::size_t>>(
+      desc_, generation_, kWriteSide, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.send(desc, data, flags, deadline); });
 }
 
 Result<std::size_t> Fd::recvmsg(msghdr& message, int flags, Deadline deadline) const {
-  Operation operation(desc_, generation_, kReadSide, deadline);
-  return operation.run<Result<std::size_t>>([&](Netpoll& netpoll, PollDesc& desc) {
-    return netpoll.recvmsg(desc, message, flags, deadline);
-  });
+  return operate<Result<std::size_t>>(desc_, generation_, kReadSide, deadline,
+                                      [&](Netpoll& netpoll, PollDesc& desc) {
+                                        return netpoll.recvmsg(desc, message, flags, deadline);
+                                      });
 }
 
 Result<std::size_t> Fd::sendmsg(const msghdr& message, int flags, Deadline deadline) const {
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  return operation.run<Result<std::size_t>>([&](Netpoll& netpoll, PollDesc& desc) {
-    return netpoll.sendmsg(desc, message, flags, deadline);
-  });
+  return operate<Result<std::size_t>>(desc_, generation_, kWriteSide, deadline,
+                                      [&](Netpoll& netpoll, PollDesc& desc) {
+                                        return netpoll.sendmsg(desc, message, flags, deadline);
+                                      });
 }
 
 Result<std::size_t> Fd::read(std::span<std::byte> buffer, Deadline deadline) const {
-  Operation operation(desc_, generation_, kReadSide, deadline);
-  return operation.run<Result<std::size_t>>(
+  return operate<Result<std::size_t>>(
+      desc_, generation_, kReadSide, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.read(desc, buffer, deadline); });
 }
 
 Result<std::size_t> Fd::write(std::span<const std::byte> data, Deadline deadline) const {
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  return operation.run<Result<std::size_t>>(
+  return operate<Result<std::size_t>>(
+      desc_, generation_, kWriteSide, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.write(desc, data, deadline); });
 }
 
@@ -253,7 +253,6 @@ Result<void> send_buffers(Netpoll& netpoll, PollDesc& desc, std::span<const iove
       offset = 0;
     }
     if (first == buffers.size()) return {};
-    // Each transfer makes an attempt even past the deadline; the whole must not go on for ever.
     if (again && deadline.passed()) return fail(Errc::timed_out);
     std::array<iovec, 16> batch;
     const std::size_t count = std::min(batch.size(), buffers.size() - first);
@@ -273,13 +272,32 @@ Result<void> send_buffers(Netpoll& netpoll, PollDesc& desc, std::span<const iove
 
 }  // namespace
 
+Result<void> Fd::send_all(std::span<const std::byte> data, Deadline deadline,
+                          std::size_t* bytes_sent) const {
+  if (bytes_sent) *bytes_sent = 0;
+  if (data.empty()) return {};
+  return operate<Result<void>>(desc_, generation_, kWriteSide, deadline,
+                               [&](Netpoll& netpoll, PollDesc& desc) -> Result<void> {
+                                 for (;;) {
+                                   const auto moved = netpoll.send(desc, data, 0, deadline);
+                                   if (!moved) return Unexpected{moved.error()};
+                                   if (bytes_sent) *bytes_sent += *moved;
+                                   if (*moved == data.size()) return {};
+                                   data = data.subspan(*moved);
+                                   // Each transfer makes an attempt even past the deadline; the
+                                   // whole must end.
+                                   if (deadline.passed()) return fail(Errc::timed_out);
+                                 }
+                               });
+}
+
 Result<void> Fd::send_all(std::span<const iovec> buffers, Deadline deadline,
                           std::size_t* bytes_sent) const {
   std::size_t sent = 0;
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  auto result = operation.run<Result<void>>([&](Netpoll& netpoll, PollDesc& desc) {
-    return send_buffers(netpoll, desc, buffers, deadline, sent);
-  });
+  auto result = operate<Result<void>>(desc_, generation_, kWriteSide, deadline,
+                                      [&](Netpoll& netpoll, PollDesc& desc) {
+                                        return send_buffers(netpoll, desc, buffers, deadline, sent);
+                                      });
   if (bytes_sent) *bytes_sent = sent;
   return result;
 }
@@ -288,46 +306,47 @@ Result<std::size_t> Fd::send_file(int in, off_t offset, std::size_t count, Deadl
                                   std::size_t* bytes_sent) const {
   constexpr std::size_t kPiece = 1 << 20;  // others run in between
   std::size_t sent = 0;
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  auto result = operation.run<Result<void>>([&](Netpoll& netpoll, PollDesc& desc) -> Result<void> {
-    while (sent < count) {
-      ssize_t moved;
-      {
-        SigpipeGuard guard;
-        moved = ::sendfile(desc.fd, in, &offset, std::min(kPiece, count - sent));
-      }
-      if (moved == 0) return {};
-      if (moved > 0) {
-        sent += static_cast<std::size_t>(moved);
-        if (sent < count && deadline.passed()) return fail(Errc::timed_out);
-        this_fiber::yield();
-        if (desc.closed()) return fail(Errc::closed);
-      } else if (would_block(errno)) {
-        if (auto ready = netpoll.poll_desc(desc, kWrite, deadline); !ready)
-          return Unexpected{ready.error()};
-      } else if (errno != EINTR) {
-        return fail(last_errno());
-      }
-    }
-    return {};
-  });
+  auto result = operate<Result<void>>(
+      desc_, generation_, kWriteSide, deadline,
+      [&](Netpoll& netpoll, PollDesc& desc) -> Result<void> {
+        while (sent < count) {
+          ssize_t moved;
+          {
+            SigpipeGuard guard;
+            moved = ::sendfile(desc.fd, in, &offset, std::min(kPiece, count - sent));
+          }
+          if (moved == 0) return {};
+          if (moved > 0) {
+            sent += static_cast<std::size_t>(moved);
+            if (sent < count && deadline.passed()) return fail(Errc::timed_out);
+            this_fiber::yield();
+            if (desc.closed()) return fail(Errc::closed);
+          } else if (would_block(errno)) {
+            if (auto ready = netpoll.poll_desc(desc, kWrite, deadline); !ready)
+              return Unexpected{ready.error()};
+          } else if (errno != EINTR) {
+            return fail(last_errno());
+          }
+        }
+        return {};
+      });
   if (bytes_sent) *bytes_sent = sent;
   if (!result) return Unexpected{result.error()};
   return sent;
 }
 
 Result<int> Fd::accept(sockaddr* peer, socklen_t* peer_size, Deadline deadline) const {
-  Operation operation(desc_, generation_, kReadSide, deadline);
-  return operation.run<Result<int>>([&](Netpoll& netpoll, PollDesc& desc) {
-    return netpoll.accept(desc, peer, peer_size, deadline);
-  });
+  return operate<Result<int>>(desc_, generation_, kReadSide, deadline,
+                              [&](Netpoll& netpoll, PollDesc& desc) {
+                                return netpoll.accept(desc, peer, peer_size, deadline);
+                              });
 }
 
 Result<void> Fd::connect(const sockaddr* peer, socklen_t peer_size, Deadline deadline) const {
-  Operation operation(desc_, generation_, kWriteSide, deadline);
-  return operation.run<Result<void>>([&](Netpoll& netpoll, PollDesc& desc) {
-    return netpoll.connect(desc, peer, peer_size, deadline);
-  });
+  return operate<Result<void>>(desc_, generation_, kWriteSide, deadline,
+                               [&](Netpoll& netpoll, PollDesc& desc) {
+                                 return netpoll.connect(desc, peer, peer_size, deadline);
+                               });
 }
 
 Result<unsigned> Fd::wait_ready(unsigned directions, Deadline deadline) const {

@@ -139,7 +139,7 @@ void IoLoop::progressed(Deadline deadline, bool accepting) noexcept {
 
 template <class Call>
 Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reason,
-                                     Deadline deadline, bool may_wait, std::size_t wanted,
+                                     Deadline deadline, bool may_wait, const std::size_t& wanted,
                                      Call&& call) {
   PollDesc::Direction& direction = desc.direction[side];
   WakeCode ended = detail::kWakePending;
@@ -187,6 +187,21 @@ Result<std::size_t> IoLoop::recv(PollDesc& desc, std::span<std::byte> buffer, in
   const std::size_t wanted = desc.short_is_drained && flags == 0 ? buffer.size() : 0;
   return transfer(desc, kReadSide, WaitReason::io_read, deadline, (flags & MSG_DONTWAIT) == 0,
                   wanted, [&] { return ::recv(desc.fd, buffer.data(), buffer.size(), flags); });
+}
+
+Result<std::size_t> IoLoop::recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) {
+  std::size_t wanted = 0;
+  return transfer(desc, kReadSide, WaitReason::io_read, deadline, true, wanted, [&]() -> ssize_t {
+    const std::span<std::byte> memory = buffer.take();
+    if (memory.empty()) {
+      errno = ENOMEM;
+      return -1;
+    }
+    if (desc.short_is_drained) wanted = memory.size();
+    const ssize_t moved = ::recv(desc.fd, memory.data(), memory.size(), 0);
+    buffer.give_back(moved);
+    return moved;
+  });
 }
 
 Result<std::size_t> IoLoop::send(PollDesc& desc, std::span<const std::byte> data, int flags,

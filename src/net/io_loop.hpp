@@ -11,6 +11,7 @@ class IoLoop : public Netpoll {
  public:
   Result<std::size_t> recv(PollDesc& desc, std::span<std::byte> buffer, int flags,
                            Deadline deadline) final;
+  Result<std::size_t> recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) final;
   Result<std::size_t> send(PollDesc& desc, std::span<const std::byte> data, int flags,
                            Deadline deadline) final;
   Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags, Deadline deadline) final;
@@ -40,7 +41,7 @@ class IoLoop : public Netpoll {
  private:
   template <class Call>
   Result<std::size_t> transfer(PollDesc& desc, Side side, WaitReason reason, Deadline deadline,
-                               bool may_wait, std::size_t wanted, Call&& call);
+                               bool may_wait, const std::size_t& wanted, Call&& call);
   void progressed(Deadline deadline, bool accepting = false) noexcept;
 
   unsigned eager_ = 0;  // successes in a row without a wait

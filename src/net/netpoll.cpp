@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "hub_netpoll.hpp"
 #include "netpoll_thread.hpp"
 #include "readiness.hpp"
 #include "runloom/sched/fiber.hpp"
@@ -33,9 +34,6 @@ void note_fork() noexcept {
 
 namespace {
 
-// Marks a driver as a Netpoll.
-constexpr char kLayer = 0;
-
 using Maker = Result<std::unique_ptr<Netpoll>> (*)();
 
 Maker chosen_maker() noexcept {
@@ -52,21 +50,32 @@ Maker chosen_maker() noexcept {
 
 }  // namespace
 
-Netpoll::Netpoll() noexcept : Driver(&kLayer) {}
+Netpoll::Netpoll() noexcept : Driver(&kNetpollLayer) {}
 
 Result<std::unique_ptr<Netpoll>> make_netpoll() {
   return chosen_maker()();
 }
 
 Result<Netpoll*> Netpoll::current() {
-  if (!detail::on_fiber()) return &thread_netpoll();
-  Hub& hub = *Hub::current();
-  if (hub.driver().layer() == &kLayer) [[likely]]
-    return static_cast<Netpoll*>(&hub.driver());
+  if (Netpoll* netpoll = hub_netpoll()) return netpoll;
+  Hub* hub = detail::fiber_hub();
+  if (!hub) return &thread_netpoll();
   RUNLOOM_TRY(auto made, make_netpoll());
   auto* netpoll = made.get();
-  hub.set_driver(std::move(made));
+  hub->set_driver(std::move(made));
   return netpoll;
+}
+
+Result<std::size_t> Netpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) {
+  for (;;) {
+    RUNLOOM_TRY([[maybe_unused]] const unsigned ready, poll_desc(desc, kRead, deadline));
+    const std::span<std::byte> memory = buffer.take();
+    if (memory.empty()) return fail_errno(ENOMEM);
+    // A deadline that has passed: no wait, and nobody else runs in between.
+    auto moved = recv(desc, memory, MSG_DONTWAIT, Deadline::now());
+    buffer.give_back(moved ? static_cast<std::ptrdiff_t>(*moved) : -1);
+    if (moved || moved.error() != errno_code(EAGAIN)) return moved;
+  }
 }
 
 // ---------------------------------------------------------------- PollHome

@@ -131,15 +131,13 @@ void leave(PollDesc& desc) noexcept;
 Result<void> enter_queued(PollDesc& desc, std::uint32_t generation, Side side, Deadline deadline);
 void leave_queued(PollDesc& desc, Side side) noexcept;
 
-inline Result<void> enter_side(PollDesc& desc, std::uint32_t generation, Side side,
-                               Deadline deadline) {
+// enter_queued, when there is nothing to queue for. False tells nothing: use enter_queued.
+inline bool try_enter_side(PollDesc& desc, std::uint32_t generation, Side side) noexcept {
   std::uint64_t word = desc.word.load(std::memory_order_relaxed);
   const std::uint64_t busy = PollDesc::kClosed | PollDesc::lock_bit(side);
-  if (PollDesc::generation_of(word) == generation && (word & busy) == 0 &&
-      desc.word.compare_exchange_strong(word, (word | PollDesc::lock_bit(side)) + 1,
-                                        std::memory_order_acquire, std::memory_order_relaxed))
-    return {};
-  return enter_queued(desc, generation, side, deadline);
+  return PollDesc::generation_of(word) == generation && (word & busy) == 0 &&
+         desc.word.compare_exchange_strong(word, (word | PollDesc::lock_bit(side)) + 1,
+                                           std::memory_order_acquire, std::memory_order_relaxed);
 }
 
 inline void leave_side(PollDesc& desc, Side side) noexcept {

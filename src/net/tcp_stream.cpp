@@ -99,8 +99,7 @@ Result<std::size_t> TcpStream::write_some(std::span<const std::byte> data, Deadl
 
 Result<void> TcpStream::write_all(std::span<const std::byte> data, Deadline deadline,
                                   std::size_t* bytes_written) {
-  const iovec buffer{const_cast<std::byte*>(data.data()), data.size()};
-  return fd_.send_all({&buffer, 1}, deadline, bytes_written);
+  return fd_.send_all(data, deadline, bytes_written);
 }
 
 Result<void> TcpStream::writev_all(std::span<const iovec> buffers, Deadline deadline,

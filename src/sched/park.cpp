@@ -176,6 +176,11 @@ bool on_fiber() noexcept {
   return current_fiber() != nullptr;
 }
 
+Hub* fiber_hub() noexcept {
+  HubImpl* hub = tl_hub;
+  return hub && hub->current ? hub : nullptr;
+}
+
 WaitToken begin_wait() noexcept {
   Waiter& waiter = current_waiter();
   const std::uint64_t ticket = (waiter.word.load(std::memory_order_relaxed) >> 16) + 1;

@@ -34,6 +34,19 @@ enum class FdKind : std::uint8_t {
   other,     // pipe, terminal, eventfd
 };
 
+// Memory for a receive that is asked for late, so that an operation that waits holds none.
+class RecvBuffer {
+ public:
+  // Memory for what has come; empty: there is none. Neither call may park.
+  virtual std::span<std::byte> take() noexcept = 0;
+  // So many bytes have come, 0 is the end of the stream; or nothing (-1) after all. The memory is
+  // not used any more. Called before anybody else runs, so that fibers may share it. Keeps errno.
+  virtual void give_back(std::ptrdiff_t count) noexcept = 0;
+
+ protected:
+  ~RecvBuffer() = default;
+};
+
 class Fd {
  public:
   Fd() = default;
@@ -104,13 +117,18 @@ class Fd {
   // On a stream, MSG_WAITALL fills the buffer; fewer bytes when the stream ends, or when the
   // deadline or a cancel ends the wait after some had come. MSG_DONTWAIT never parks: EAGAIN.
   Result<std::size_t> recv(std::span<std::byte> buffer, int flags, Deadline deadline) const;
+  // As recv without flags, but takes the memory only when something may be there, and never holds
+  // it while parked. ENOMEM when there is none.
+  Result<std::size_t> recv_late(RecvBuffer& buffer, Deadline deadline) const;
   Result<std::size_t> send(std::span<const std::byte> data, int flags, Deadline deadline) const;
   Result<std::size_t> recvmsg(msghdr& message, int flags, Deadline deadline) const;
   Result<std::size_t> sendmsg(const msghdr& message, int flags, Deadline deadline) const;
   Result<std::size_t> read(std::span<std::byte> buffer, Deadline deadline) const;
   Result<std::size_t> write(std::span<const std::byte> data, Deadline deadline) const;
-  // Sends the buffers whole, in order; nobody else's bytes come in between. `bytes_sent` is set
-  // whatever the outcome. The deadline bounds the whole call.
+  // Sends the data, or the buffers in order, whole; nobody else's bytes come in between.
+  // `bytes_sent` is set whatever the outcome. The deadline bounds the whole call.
+  Result<void> send_all(std::span<const std::byte> data, Deadline deadline,
+                        std::size_t* bytes_sent = nullptr) const;
   Result<void> send_all(std::span<const iovec> buffers, Deadline deadline,
                         std::size_t* bytes_sent = nullptr) const;
   // Sends up to `count` bytes of the file `in`, from `offset`, without copying them through user

@@ -54,6 +54,8 @@ class Netpoll : public Driver {
 
   virtual Result<std::size_t> recv(PollDesc& desc, std::span<std::byte> buffer, int flags,
                                    Deadline deadline) = 0;
+  // As recv without flags. The memory is not held across a wait. By default: waits by poll_desc.
+  virtual Result<std::size_t> recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline);
   virtual Result<std::size_t> send(PollDesc& desc, std::span<const std::byte> data, int flags,
                                    Deadline deadline) = 0;
   virtual Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags,

@@ -40,6 +40,8 @@
 
 namespace runloom {
 
+class Hub;
+
 // What a parked fiber waits for, as shown by the registry.
 enum class WaitReason : std::uint8_t {
   none,
@@ -124,6 +126,8 @@ inline bool wake(const WaitToken& token, WakeCode code) noexcept {
 
 // True on a fiber; false on an OS thread, the hub's own context included.
 bool on_fiber() noexcept;
+// The hub of the calling fiber; null off a fiber.
+Hub* fiber_hub() noexcept;
 
 // The earliest deadline of the caller's enclosing CancelScopes, up to a shield: for waits of an
 // OS thread that block in something else than wait().
