@@ -52,6 +52,10 @@ Maker chosen_maker() noexcept {
 
 Netpoll::Netpoll() noexcept : Driver(&kNetpollLayer) {}
 
+Result<void> Netpoll::watch(const Watcher&) {
+  return fail_errno(ENOTSUP);
+}
+
 Result<std::unique_ptr<Netpoll>> make_netpoll() {
   return chosen_maker()();
 }

@@ -43,6 +43,7 @@ class EpollNetpoll final : public ReadinessPoll {
   std::string_view name() const noexcept override { return "epoll"; }
   int poll(std::int64_t timeout_ns) override;
   void wake() noexcept override;
+  Result<void> watch(const Watcher& watcher) override;
 
  private:
   Result<void> arm(PollDesc& desc) override;
@@ -79,6 +80,7 @@ void EpollNetpoll::close_all() noexcept {
 }
 
 void EpollNetpoll::reopen() noexcept {
+  watcher_ = {};
   close_all();
   open();  // else tried again by whoever needs it
 }
@@ -124,6 +126,19 @@ Result<void> EpollNetpoll::arm_foreign(ForeignFd& entry) {
 
 void EpollNetpoll::disarm_foreign(ForeignFd& entry) noexcept {
   if (entry.registered) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.fd, nullptr);
+}
+
+Result<void> EpollNetpoll::watch(const Watcher& watcher) {
+  if (watcher_.fd >= 0) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, watcher_.fd, nullptr);
+  watcher_ = watcher;
+  if (watcher.fd < 0) return {};
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<std::uint64_t>(EventTag::watcher);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, watcher.fd, &event) == 0) return {};
+  const auto error = last_errno();
+  watcher_ = {};
+  return fail(error);
 }
 
 // ---------------------------------------------------------------- polling
@@ -179,6 +194,9 @@ void EpollNetpoll::deliver(const epoll_event& event) noexcept {
       foreign_event(static_cast<int>(word >> 23), event_generation(word), ready_of(event.events));
       break;
     case EventTag::wake:
+      break;
+    case EventTag::watcher:
+      if (watcher_.fd >= 0) watcher_.ready(watcher_.arg);
       break;
   }
 }

@@ -35,8 +35,14 @@ class PollNetpoll final : public ReadinessPoll {
     [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);
   }
   void waiter_added(PollDesc& desc) noexcept override;
+  Result<void> watch(const Watcher& watcher) override {
+    watcher_ = watcher;
+    return {};
+  }
 
  private:
+  static constexpr std::size_t kFixed = 2;  // requests that are no descriptor's: wake_, watcher_
+
   // What a slot of the request array stands for.
   struct Target {
     PollDesc* desc;  // null: foreign
@@ -49,6 +55,7 @@ class PollNetpoll final : public ReadinessPoll {
   void disarm_foreign(ForeignFd&) noexcept override {}
   void reopen() noexcept override {
     if (wake_ >= 0) ::close(wake_);
+    watcher_ = {};
     waited_on_.clear();
     open();
   }
@@ -105,7 +112,8 @@ void PollNetpoll::collect() {
   requests_.clear();
   targets_.clear();
   requests_.push_back({wake_, POLLIN, 0});
-  targets_.push_back({});
+  requests_.push_back({watcher_.fd, POLLIN, 0});  // -1: passed over
+  targets_.resize(kFixed);
   std::lock_guard hold(home_->mutex);
   for (std::size_t i = 0; i < waited_on_.size();) {
     PollDesc& desc = *waited_on_[i];
@@ -151,7 +159,11 @@ int PollNetpoll::poll(std::int64_t timeout_ns) {
     [[maybe_unused]] const auto read = ::read(wake_, &count, sizeof count);
     --left;
   }
-  for (std::size_t i = 1; left > 0 && i < requests_.size(); ++i) {
+  if (requests_[1].revents != 0) {
+    watcher_.ready(watcher_.arg);
+    --left;
+  }
+  for (std::size_t i = kFixed; left > 0 && i < requests_.size(); ++i) {
     const pollfd& request = requests_[i];
     if (request.revents == 0) continue;
     --left;

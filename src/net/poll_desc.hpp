@@ -105,7 +105,7 @@ struct alignas(64) PollDesc {
 
 // What a registration carries through the kernel: 41 bits of address, 21 of generation, 2 of tag.
 // That many reopens of one PollDesc don't happen between the fetch of an event and its delivery.
-enum class EventTag : std::uint64_t { desc = 0, foreign = 1, wake = 2 };
+enum class EventTag : std::uint64_t { desc = 0, foreign = 1, wake = 2, watcher = 3 };
 inline constexpr std::uint32_t kGenerationMask = (1u << 21) - 1;
 inline std::uint64_t event_word(const PollDesc& desc) noexcept {
   return reinterpret_cast<std::uintptr_t>(&desc) >> 6 << 23 |

@@ -83,6 +83,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
 
   PollHome* home_;
   std::unordered_map<int, ForeignFd> foreign_;
+  Watcher watcher_;
 
  private:
   Result<detail::WakeCode> await_event(PollDesc& desc, Side side, std::uint32_t seen,

@@ -79,6 +79,17 @@ class Netpoll : public Driver {
   // Readiness of a descriptor that is not ours: one-shot, its flags untouched.
   virtual Result<unsigned> poll_foreign(int fd, unsigned directions, Deadline deadline) = 0;
 
+  // A descriptor of a layer above that poll() watches besides, one at most: the pipe that a
+  // language runtime's signal handler writes to. When it can be read, poll() calls `ready`, which
+  // must read it, on the hub's thread in the hub's own context. It keeps no run alive. fd -1: none
+  // any more. Only on the hub's thread. A fork forgets it.
+  struct Watcher {
+    int fd = -1;
+    void (*ready)(void* arg) = nullptr;
+    void* arg = nullptr;
+  };
+  virtual Result<void> watch(const Watcher& watcher);
+
  protected:
   Netpoll() noexcept;
 };
