@@ -93,7 +93,14 @@ std::string connect_through_scope() {
 
   const int listener = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const Address wanted = *Address::parse("[fe80::7%lo]:0");
-  if (::bind(listener, wanted.data(), wanted.size()) != 0) return "bind: "s + strerror(errno);
+  // The kernel makes a new address usable a little later, from a work queue.
+  int bound_result = -1;
+  for (int i = 0; i < 5000 && bound_result != 0; ++i) {
+    if (i > 0) ::usleep(1000);
+    bound_result = ::bind(listener, wanted.data(), wanted.size());
+    if (bound_result != 0 && errno != EADDRNOTAVAIL) break;
+  }
+  if (bound_result != 0) return "bind: "s + strerror(errno);
   if (::listen(listener, 1) != 0) return "listen: "s + strerror(errno);
   sockaddr_storage raw{};
   socklen_t size = sizeof raw;

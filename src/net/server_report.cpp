@@ -1,0 +1,84 @@
+#include "server_report.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <typeinfo>
+
+namespace runloom::net {
+namespace {
+
+std::string text_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+void print(const ServerReport& report) {
+  std::string line = "runloom: server: ";
+  line.append(to_string(report.fault)).append(": ").append(report.text);
+  if (report.peer.family() != AF_UNSPEC) line += " (client " + report.peer.to_string() + ")";
+  if (report.left_out > 0) line += "; " + std::to_string(report.left_out) + " more before it";
+  line += '\n';
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace
+
+const char* to_string(ServerFault fault) noexcept {
+  switch (fault) {
+    case ServerFault::accept:
+      return "accept failed, will try again";
+    case ServerFault::no_fiber:
+      return "no fiber for a connection, which was closed";
+    case ServerFault::handler_exception:
+      return "a handler threw, its connection was closed";
+    case ServerFault::listener:
+      return "a listener broke, the server ends";
+  }
+  return "unknown fault";
+}
+
+std::string to_string(const ServerStats& stats) {
+  std::string out = "accepted " + std::to_string(stats.accepted);
+  out += ", active " + std::to_string(stats.active);
+  out += ", rejected " + std::to_string(stats.rejected);
+  out += ", cancelled " + std::to_string(stats.cancelled);
+  for (std::size_t i = 0; i < kServerFaults; ++i) {
+    if (stats.faults[i] == 0) continue;
+    out.append("; ").append(to_string(static_cast<ServerFault>(i)));
+    out += ": " + std::to_string(stats.faults[i]);
+  }
+  return out;
+}
+
+void FaultLog::add(ServerFault fault, std::error_code error, const Address& peer,
+                   const std::exception_ptr& exception) noexcept {
+  const auto index = static_cast<std::size_t>(fault);
+  counts_[index].fetch_add(1, std::memory_order_relaxed);
+  const auto left_out = limits_[index].pass(monotonic_ns());
+  if (!left_out) return;
+  // A report that can't be made must not end the server that it is about.
+  try {
+    const std::string text = exception ? text_of(exception) : error.message();
+    const ServerReport report{.fault = fault,
+                              .error = error,
+                              .exception = exception,
+                              .text = text,
+                              .peer = peer,
+                              .left_out = *left_out};
+    if (report_) {
+      report_(report);
+    } else {
+      print(report);
+    }
+  } catch (...) {
+    std::fputs("runloom: server: a report failed\n", stderr);
+  }
+}
+
+}  // namespace runloom::net

@@ -1,0 +1,86 @@
+// A server that is stopped at any moment of its clients' lives.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include "runloom/net/server.hpp"
+#include "runloom/net/tcp_stream.hpp"
+#include "runloom/sched/fiber.hpp"
+#include "support/fiber_test.hpp"
+#include "support/race.hpp"
+
+namespace runloom::net {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Connects, says something or nothing, and leaves in one of several ways.
+void be_a_client(const Address& address, test::Random& random) {
+  auto stream = TcpStream::connect(address);
+  if (!stream) return;
+  std::array<std::byte, 256> buffer{};
+  for (std::uint32_t i = random.below(4); i > 0; --i) {
+    const auto piece = std::span(buffer).first(1 + random.below(255));
+    if (!stream->write_all(piece)) return;
+    if (random.one_in(3)) this_fiber::yield();
+    if (!stream->read_full(piece)) return;
+  }
+  if (random.one_in(3)) static_cast<void>(stream->set_linger(0s));
+}
+
+FIBER_TEST(ServerRace, StopsAtAnyMoment) {
+  test::Random random(1);
+  for (test::RaceBudget budget; !budget.spent();) {
+    std::atomic<std::uint64_t> began{0};
+    std::atomic<std::uint64_t> ended{0};
+    ServerOptions options;
+    if (random.one_in(2)) options.placement = ServerOptions::Placement::least_loaded;
+    if (random.one_in(3)) options.max_connections = 1 + random.below(4);
+    options.reject_over_limit = random.one_in(2);
+    options.cancel_grace = 1ms;
+    auto server = std::make_unique<Server>(
+        [&](TcpStream stream) {
+          ++began;
+          std::array<std::byte, 256> data;
+          for (;;) {
+            const auto count = stream.read_some(data);
+            if (!count || *count == 0) break;
+            if (!stream.write_all(std::span(data).first(*count))) break;
+          }
+          ++ended;
+        },
+        std::move(options));
+    const auto address = server->listen(Address::loopback_ipv4());
+    ASSERT_TRUE(address);
+    auto serving = spawn([&] { return server->serve(); });
+
+    std::vector<JoinHandle<void>> clients;
+    for (std::uint32_t i = 0; i < 8; ++i)
+      clients.push_back(spawn([&address, seed = random.below(1u << 30)] {
+        test::Random own(seed);
+        be_a_client(*address, own);
+      }));
+    for (std::uint32_t i = random.below(40); i > 0; --i)
+      this_fiber::yield();
+    const Deadline drain =
+        random.one_in(2) ? Deadline::now() : Deadline::after(1us * random.below(3000));
+    auto second = spawn([&] { return server->stop(drain); });
+    const auto stopped = server->stop(random.one_in(2) ? Deadline::now() : drain);
+    EXPECT_TRUE(stopped);
+    EXPECT_TRUE(second.join());
+    EXPECT_TRUE(serving.join());
+    // The nursery's promise: what the handlers refer to may go now.
+    EXPECT_EQ(began, ended);
+    EXPECT_EQ(server->stats().active, 0u);
+    EXPECT_EQ(server->stats().accepted, began);
+    server.reset();
+    for (auto& client : clients)
+      EXPECT_TRUE(client.join());
+  }
+}
+
+}  // namespace
+}  // namespace runloom::net
