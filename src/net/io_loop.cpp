@@ -129,12 +129,6 @@ SigpipeGuard::~SigpipeGuard() {
   errno = err;
 }
 
-void IoLoop::progressed(Deadline deadline, bool accepting) noexcept {
-  if (++eager_ < kEagerLimit && !accepting) return;
-  if (eager_ >= kEagerLimit) eager_ = 0;
-  if (!(deadline == Deadline::now())) give_way(accepting);
-}
-
 // ---------------------------------------------------------------- the loop
 
 template <class Call>
@@ -156,8 +150,9 @@ Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reaso
           direction.drained.store(seen, std::memory_order_relaxed);
         if (waited) {
           eager_ = 0;
-        } else {
-          progressed(deadline);
+        } else if (++eager_ >= kEagerLimit && may_wait && !(deadline == Deadline::now())) {
+          eager_ = 0;
+          give_way();
         }
         return count;
       }
@@ -176,7 +171,7 @@ Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reaso
     const auto code = await_event(desc, side, seen, reason, deadline);
     if (!code) return Unexpected{code.error()};
     waited = true;
-    if (*code >= kWakeEvent) continue;
+    if (*code == kWakeEvent) continue;
     if (*code == detail::kWakeClosed) return fail(Errc::closed);
     ended = *code;  // one last attempt: what has arrived wins
   }
@@ -240,6 +235,7 @@ Result<std::size_t> IoLoop::write(PollDesc& desc, std::span<const std::byte> dat
 
 Result<int> IoLoop::accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size,
                            Deadline deadline) {
+  if (!(deadline == Deadline::now())) before_accept();
   const socklen_t room = peer_size ? *peer_size : 0;
   int strikes = 0;
   auto accepted =
@@ -253,7 +249,6 @@ Result<int> IoLoop::accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size,
         }
       });
   if (!accepted) return Unexpected{accepted.error()};
-  progressed(deadline, true);
   return static_cast<int>(*accepted);
 }
 
@@ -279,7 +274,7 @@ Result<void> IoLoop::connect(PollDesc& desc, const sockaddr* peer, socklen_t pee
       case Attempt::failed:
         return fail_errno(err);
       case Attempt::pending:
-        if (*code < kWakeEvent) return fail(detail::wake_error(*code));
+        if (*code != kWakeEvent) return fail(detail::wake_error(*code));
     }
   }
 }
@@ -292,9 +287,10 @@ Result<void> IoLoop::shutdown(PollDesc& desc, int how) {
 Result<unsigned> IoLoop::poll_desc(PollDesc& desc, unsigned directions, Deadline deadline) {
   WakeCode code = detail::kWakeTimedOut;
   if (!(deadline == Deadline::now())) {
-    const auto ended = await_watch(desc, directions, deadline);
+    Watch watch{directions};
+    const auto ended = await_watch(desc, watch, deadline);
     if (!ended) return Unexpected{ended.error()};
-    if (*ended >= kWakeEvent) return unsigned{*ended} - kWakeEvent;
+    if (*ended == kWakeEvent) return watch.ready;
     if (*ended == detail::kWakeClosed) return fail(Errc::closed);
     code = *ended;
   }

@@ -31,19 +31,18 @@ class IoLoop : public Netpoll {
   // why it ended otherwise. `seen` stands in `drained`.
   virtual Result<detail::WakeCode> await_event(PollDesc& desc, Side side, std::uint32_t seen,
                                                WaitReason reason, Deadline deadline) = 0;
-  // Waits until one of `directions` is ready: kWakeEvent + the ready ones, or why it ended
-  // otherwise.
-  virtual Result<detail::WakeCode> await_watch(PollDesc& desc, unsigned directions,
-                                               Deadline deadline) = 0;
+  // Waits until one of the watch's directions is ready: kWakeEvent, or why it ended otherwise.
+  virtual Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) = 0;
   // Lets others run: the caller's operations have succeeded many times without a wait (S04).
-  virtual void give_way(bool accepting) noexcept = 0;
+  virtual void give_way() noexcept = 0;
+  // Called before each accept: a storm of connections must not starve those that are served
+  // already (S28).
+  virtual void before_accept() noexcept = 0;
 
  private:
   template <class Call>
   Result<std::size_t> transfer(PollDesc& desc, Side side, WaitReason reason, Deadline deadline,
                                bool may_wait, const std::size_t& wanted, Call&& call);
-  void progressed(Deadline deadline, bool accepting = false) noexcept;
-
   unsigned eager_ = 0;  // successes in a row without a wait
 };
 

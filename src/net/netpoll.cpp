@@ -207,81 +207,92 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
   return code;
 }
 
-Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, unsigned directions,
-                                            Deadline deadline) {
-  if (auto adopted = adopt(desc); !adopted) return Unexpected{adopted.error()};
-  Watch watch(detail::begin_wait(), directions);
+bool ReadinessPoll::link_watch(PollDesc& desc, WaitNode& node) noexcept {
   PollHome* follower = nullptr;
-  bool known = true;  // not ready, as far as events were delivered
-  desc.lock.lock();
-  PollHome* home = desc.home.load(std::memory_order_relaxed);
-  if (desc.closed() || !home) {
-    const bool closed = desc.closed();
-    desc.lock.unlock();
-    detail::try_abandon(watch.token);
-    // Without a home the registration has just failed elsewhere: the caller may try again.
-    return closed ? Result<WakeCode>(WakeCode{detail::kWakeClosed})
-                  : await_watch(desc, directions, deadline);
+  {
+    std::lock_guard hold(desc.lock);
+    PollHome* home = desc.home.load(std::memory_order_relaxed);
+    if (desc.closed() || !home) return false;
+    desc.watchers.push_back(node);
+    if (home->follows_waiters) {
+      follower = home;
+      follower->add_reference();
+    }
   }
-  for (const Side side : {kReadSide, kWriteSide}) {
-    const PollDesc::Direction& direction = desc.direction[side];
-    if ((directions & direction_of(side)) && direction.seq.load(std::memory_order_relaxed) !=
-                                                 direction.drained.load(std::memory_order_relaxed))
-      known = false;
-  }
-  desc.watchers.push_back(watch);
-  if (home->follows_waiters) {
-    follower = home;
-    follower->add_reference();
-  }
-  desc.lock.unlock();
   if (follower) {
     follower->announce(desc);
     follower->drop_reference();
   }
+  return true;
+}
+
+void ReadinessPoll::unlink_watch(PollDesc& desc, WaitNode& node) noexcept {
+  std::lock_guard hold(desc.lock);
+  desc.watchers.remove_if_linked(node);
+}
+
+// True when the last attempt of each direction found it drained and no event has come since.
+bool ReadinessPoll::known_drained(const PollDesc& desc, unsigned directions) noexcept {
+  for (const Side side : {kReadSide, kWriteSide}) {
+    const PollDesc::Direction& direction = desc.direction[side];
+    if ((directions & direction_of(side)) && direction.seq.load(std::memory_order_acquire) !=
+                                                 direction.drained.load(std::memory_order_relaxed))
+      return false;
+  }
+  return true;
+}
+
+Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, Watch& watch, Deadline deadline) {
+  WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
+  do {
+    // Without a home the registration has just failed elsewhere: try again.
+    auto adopted = desc.closed() ? Result<void>(fail(Errc::closed)) : adopt(desc);
+    if (!adopted) {
+      detail::try_abandon(node.token);
+      return Unexpected{adopted.error()};
+    }
+  } while (!link_watch(desc, node));
   // Linked first, then looked at: an event in between is not lost.
-  unsigned ready = 0;
   std::error_code error;
-  if (!known) {
-    const auto polled = poll_now(desc.fd, directions);
+  unsigned ready = 0;
+  if (!known_drained(desc, watch.directions)) {
+    const auto polled = poll_now(desc.fd, watch.directions);
     if (polled) {
       ready = *polled;
     } else {
       error = polled.error();
     }
   }
-  WakeCode code;
-  if ((ready != 0 || error) && detail::try_abandon(watch.token)) {
-    code = static_cast<WakeCode>(kWakeEvent + ready);
-  } else {
-    code = detail::wait(watch.token, {.reason = WaitReason::io_poll,
-                                      .object = desc.shown(),
-                                      .deadline = deadline,
-                                      .external = true});
-  }
-  {
-    std::lock_guard hold(desc.lock);
-    desc.watchers.remove_if_linked(watch);
-  }
-  if (error) return Unexpected{error};
+  WakeCode code = kWakeEvent;
+  const bool decided = (ready != 0 || error) && detail::try_abandon(node.token);
+  if (!decided)
+    code = detail::wait(node.token, {.reason = WaitReason::io_poll,
+                                     .object = desc.shown(),
+                                     .deadline = deadline,
+                                     .external = true});
+  unlink_watch(desc, node);
+  if (decided && error) return Unexpected{error};
+  if (decided) watch.ready = ready;
   return code;
 }
 
-void ReadinessPoll::give_way(bool accepting) noexcept {
-  if (!accepting) {
-    this_fiber::yield();
-    return;
-  }
-  // A storm of connections must not starve those that are served already (S28).
-  constexpr unsigned kAcceptsPerTurn = 64;
-  const Hub& hub = *Hub::current();
+void ReadinessPoll::give_way() noexcept {
+  this_fiber::yield();
+}
+
+void ReadinessPoll::before_accept() noexcept {
+  constexpr int kAcceptsPerTurn = 64;
+  constexpr int kLongestTurn = 64;  // yields
+  const Hub& hub = *detail::fiber_hub();
+  if (accept_turn_ == hub.turn_ns() && accepted_ >= kAcceptsPerTurn)
+    for (int i = 0; i < kLongestTurn && accept_turn_ == hub.turn_ns(); ++i)
+      this_fiber::yield();
   if (accept_turn_ != hub.turn_ns()) {
     accept_turn_ = hub.turn_ns();
     accepted_ = 0;
   }
-  if (++accepted_ < kAcceptsPerTurn) return;
-  for (int i = 0; i < 64 && accept_turn_ == hub.turn_ns(); ++i)
-    this_fiber::yield();
+  ++accepted_;
 }
 
 // ---------------------------------------------------------------- foreign descriptors
@@ -297,6 +308,24 @@ bool is_ours(int fd) noexcept {
 }  // namespace
 
 Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadline deadline) {
+  Watch watch{directions};
+  WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
+  if (auto linked = link_foreign(fd, node); !linked) {
+    detail::try_abandon(node.token);
+    return Unexpected{linked.error()};
+  }
+  const WakeCode code =
+      detail::wait(node.token, {.reason = WaitReason::io_poll,
+                                .object = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+                                .deadline = deadline,
+                                .external = true});
+  unlink_foreign(fd, node);
+  if (code == kWakeEvent) return watch.ready;
+  return fail(detail::wake_error(code));
+}
+
+Result<void> ReadinessPoll::link_foreign(int fd, WaitNode& node) {
   renew();
   if (is_ours(fd)) return fail_errno(EBUSY);
   auto [it, fresh] = foreign_.try_emplace(fd);
@@ -305,30 +334,23 @@ Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadli
     entry.fd = fd;
     entry.id = ++next_foreign_id_ & kGenerationMask;
   }
-  Watch watch(detail::begin_wait(), directions);
-  entry.waiters.push_back(watch);
-  if ((directions & ~entry.armed) != 0) {
-    auto armed = arm_foreign(entry);
-    if (!armed) {
-      entry.waiters.remove(watch);
-      detail::try_abandon(watch.token);
-      if (entry.waiters.empty()) drop_foreign(it);
-      return Unexpected{armed.error()};
-    }
+  entry.waiters.push_back(node);
+  if ((watch_of(node).directions & ~entry.armed) == 0) return {};
+  auto armed = arm_foreign(entry);
+  if (armed) {
     entry.armed = entry.wanted();
+    return {};
   }
-  const WakeCode code =
-      detail::wait(watch.token, {.reason = WaitReason::io_poll,
-                                 .object = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
-                                 .deadline = deadline,
-                                 .external = true});
-  if (watch.linked) {  // then the entry is still the same one
-    const auto still = foreign_.find(fd);
-    still->second.waiters.remove(watch);
-    if (still->second.waiters.empty()) drop_foreign(still);
-  }
-  if (code >= kWakeEvent) return unsigned{code} - kWakeEvent;
-  return fail(detail::wake_error(code));
+  entry.waiters.remove(node);
+  if (entry.waiters.empty()) drop_foreign(it);
+  return armed;
+}
+
+void ReadinessPoll::unlink_foreign(int fd, WaitNode& node) noexcept {
+  if (!node.linked) return;
+  const auto it = foreign_.find(fd);  // a linked node has kept its entry
+  it->second.waiters.remove(node);
+  if (it->second.waiters.empty()) drop_foreign(it);
 }
 
 void ReadinessPoll::drop_foreign(std::unordered_map<int, ForeignFd>::iterator entry) noexcept {
@@ -341,14 +363,8 @@ void ReadinessPoll::foreign_event(int fd, std::uint32_t id, unsigned ready) noex
   if (it == foreign_.end() || it->second.id != id) return;
   ForeignFd& entry = it->second;
   entry.armed = 0;
-  for (WaitNode* node = entry.waiters.front(); node;) {
-    auto& watch = static_cast<Watch&>(*node);
-    node = node->next;
-    const unsigned hit = watch.directions & ready;
-    if (hit == 0) continue;
-    entry.waiters.remove(watch);
-    detail::wake(watch.token, static_cast<WakeCode>(kWakeEvent + hit));
-  }
+  const auto schedule = [](WaitNode& node) { detail::schedule(node.token.waiter); };
+  claim_watchers(entry.waiters, ready, schedule);
   if (entry.waiters.empty()) {
     drop_foreign(it);
     return;
@@ -358,9 +374,7 @@ void ReadinessPoll::foreign_event(int fd, std::uint32_t id, unsigned ready) noex
     return;
   }
   // It can't be watched any longer (closed meanwhile): let the waiters find out themselves.
-  while (WaitNode* node = entry.waiters.pop_front())
-    detail::wake(node->token,
-                 static_cast<WakeCode>(kWakeEvent + static_cast<Watch*>(node)->directions));
+  claim_watchers(entry.waiters, kRead | kWrite, schedule);
   drop_foreign(it);
 }
 

@@ -35,6 +35,7 @@ class PollNetpoll final : public ReadinessPoll {
     [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);
   }
   void waiter_added(PollDesc& desc) noexcept override;
+  void forget(PollDesc& desc) noexcept override;
   Result<void> watch(const Watcher& watcher) override {
     watcher_ = watcher;
     return {};
@@ -50,7 +51,7 @@ class PollNetpoll final : public ReadinessPoll {
   };
 
   Result<void> arm(PollDesc&) override { return {}; }
-  void disarm(PollDesc& desc) noexcept override;
+  void disarm(PollDesc&) noexcept override {}
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd&) noexcept override {}
   void reopen() noexcept override {
@@ -95,8 +96,9 @@ void PollNetpoll::remove(PollDesc& desc) noexcept {
   desc.poll_index = 0;
 }
 
-void PollNetpoll::disarm(PollDesc& desc) noexcept {
+void PollNetpoll::forget(PollDesc& desc) noexcept {
   remove(desc);
+  ReadinessPoll::forget(desc);
   // A poll(2) in progress keeps the connection open, so that its peer would not see the end.
   if (Hub::current() != hub_) wake();
 }
@@ -124,8 +126,7 @@ void PollNetpoll::collect() {
       std::lock_guard locked(desc.lock);
       for (const Side side : {kReadSide, kWriteSide})
         if (desc.direction[side].waiter) wanted |= direction_of(side);
-      for (const detail::WaitNode* node = desc.watchers.front(); node; node = node->next)
-        wanted |= static_cast<const Watch*>(node)->directions;
+      wanted |= watched_directions(desc.watchers);
       generation = desc.generation();
       fd = desc.fd;
     }

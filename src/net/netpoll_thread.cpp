@@ -103,33 +103,33 @@ Polled block(int fd, int wake_fd, unsigned directions, Deadline deadline) {
 
 }  // namespace
 
-Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, unsigned directions, Deadline deadline) {
-  ThreadWake& wake = ThreadWake::mine();
-  if (wake.number() < 0) return fail(last_errno());
-  Watch watch(detail::begin_wait(), directions);
-  watch.data = &wake;
+Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, Watch& watch, Deadline deadline) {
+  watch.thread = &ThreadWake::mine();
+  if (watch.thread->number() < 0) return fail(last_errno());
+  detail::WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
   {
     std::lock_guard hold(desc.lock);
     if (desc.closed()) {
-      detail::try_abandon(watch.token);
+      detail::try_abandon(node.token);
       return WakeCode{detail::kWakeClosed};
     }
-    desc.watchers.push_back(watch);
+    desc.watchers.push_back(node);
   }
-  const Polled polled = block(desc.fd, wake.number(), directions, deadline);
+  const Polled polled = block(desc.fd, watch.thread->number(), watch.directions, deadline);
   WakeCode code = detail::kWakePending;
-  if (!detail::try_abandon(watch.token)) {
+  if (!detail::try_abandon(node.token)) {
     // Claimed by an event or a close; the signal has come or is about to.
-    code = detail::wait(watch.token, {.reason = WaitReason::io_poll, .cancellable = false});
-    wake.clear();
+    code = detail::wait(node.token, {.reason = WaitReason::io_poll, .cancellable = false});
+    watch.thread->clear();
   }
   {
     std::lock_guard hold(desc.lock);
-    desc.watchers.remove_if_linked(watch);
+    desc.watchers.remove_if_linked(node);
   }
   if (code == detail::kWakeClosed) return code;
-  if (polled.ready != 0) return static_cast<WakeCode>(kWakeEvent + polled.ready);
-  if (code >= kWakeEvent) return code;
+  watch.ready |= polled.ready;
+  if (watch.ready != 0) return WakeCode{kWakeEvent};
   if (polled.error == Errc::timed_out) return WakeCode{detail::kWakeTimedOut};
   if (polled.error == Errc::cancelled) return WakeCode{detail::kWakeCancelled};
   return Unexpected{polled.error};
@@ -137,9 +137,10 @@ Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, unsigned directions, De
 
 Result<WakeCode> ThreadPoll::await_event(PollDesc& desc, Side side, std::uint32_t seen, WaitReason,
                                          Deadline deadline) {
-  auto code = await_watch(desc, direction_of(side), deadline);
+  Watch watch{direction_of(side)};
+  auto code = await_watch(desc, watch, deadline);
   // Nobody may be polling for events, so seq can't tell that there was one.
-  if (code && *code >= kWakeEvent)
+  if (code && *code == kWakeEvent)
     desc.direction[side].drained.store(seen - 1, std::memory_order_relaxed);
   return code;
 }

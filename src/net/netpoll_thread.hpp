@@ -20,9 +20,9 @@ class ThreadPoll final : public IoLoop {
  private:
   Result<detail::WakeCode> await_event(PollDesc& desc, Side side, std::uint32_t seen,
                                        WaitReason reason, Deadline deadline) override;
-  Result<detail::WakeCode> await_watch(PollDesc& desc, unsigned directions,
-                                       Deadline deadline) override;
-  void give_way(bool) noexcept override {}
+  Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) override;
+  void give_way() noexcept override {}
+  void before_accept() noexcept override {}
 };
 
 // The calling thread's.

@@ -275,32 +275,23 @@ struct Woken {
   WaitNode* first = nullptr;
   WaitNode* last = nullptr;
 
+  void add(WaitNode& node) noexcept {
+    node.next = nullptr;
+    (last ? last->next : first) = &node;
+    last = &node;
+  }
   void claim(WaitNode* node, WakeCode code) noexcept {
-    if (!node || !detail::claim(node->token, code)) return;
-    node->next = nullptr;
-    (last ? last->next : first) = node;
-    last = node;
+    if (node && detail::claim(node->token, code)) add(*node);
   }
   void schedule() noexcept {
     while (first) {
       WaitNode* next = first->next;
-      if (first->data) static_cast<ThreadWake*>(first->data)->signal();
+      if (first->data && watch_of(*first).thread) watch_of(*first).thread->signal();
       detail::schedule(first->token.waiter);
       first = next;
     }
   }
 };
-
-void wake_watchers(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
-  for (WaitNode* node = desc.watchers.front(); node;) {
-    auto& watch = static_cast<Watch&>(*node);
-    node = node->next;
-    const unsigned hit = watch.directions & ready;
-    if (hit == 0) continue;
-    desc.watchers.remove(watch);
-    woken.claim(&watch, static_cast<WakeCode>(kWakeEvent + hit));
-  }
-}
 
 void apply_event(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
   for (const Side side : {kReadSide, kWriteSide}) {
@@ -314,7 +305,7 @@ void apply_event(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
     }
   }
   if (!desc.watchers.empty()) [[unlikely]]
-    wake_watchers(desc, ready, woken);
+    claim_watchers(desc.watchers, ready, [&](WaitNode& node) { woken.add(node); });
 }
 
 }  // namespace

@@ -44,16 +44,41 @@ constexpr unsigned direction_of(Side side) noexcept {
   return side == kReadSide ? kRead : kWrite;
 }
 
-// The end of a wait by an event; the ready directions are added to it.
+// The end of a wait by an event.
 inline constexpr detail::WakeCode kWakeEvent = detail::kWakeUser;
 
-// A waiter for readiness in some directions. An OS thread waits in poll(2): `data` is its
-// ThreadWake then, to be signalled before it is scheduled.
-struct Watch : detail::WaitNode {
-  Watch(const detail::WaitToken& wait, unsigned wanted) noexcept
-      : WaitNode(wait, kWakeEvent), directions(wanted) {}
+class ThreadWake;
+
+// What a watcher waits for, and what it found. A watcher's WaitNode has it as `data`.
+struct Watch {
   unsigned directions;
+  unsigned ready = 0;            // set before the wake
+  ThreadWake* thread = nullptr;  // of an OS thread that waits in poll(2): signalled, then scheduled
 };
+inline Watch& watch_of(const detail::WaitNode& node) noexcept {
+  return *static_cast<Watch*>(node.data);
+}
+// The directions that the watchers of a list wait for.
+inline unsigned watched_directions(const detail::WaitList& watchers) noexcept {
+  unsigned all = 0;
+  for (const detail::WaitNode* node = watchers.front(); node; node = node->next)
+    all |= watch_of(*node).directions;
+  return all;
+}
+// Unlinks and claims, with its own code, each watcher that waits for one of `ready`; calls
+// `woken(node)` for those that were claimed.
+template <class Fn>
+void claim_watchers(detail::WaitList& watchers, unsigned ready, Fn&& woken) noexcept {
+  for (detail::WaitNode* node = watchers.front(); node;) {
+    detail::WaitNode& each = *node;
+    node = node->next;
+    const unsigned hit = watch_of(each).directions & ready;
+    if (hit == 0) continue;
+    watchers.remove(each);
+    watch_of(each).ready = hit;
+    if (detail::claim(each.token, each.code)) woken(each);
+  }
+}
 
 struct alignas(64) PollDesc {
   static constexpr std::uint64_t kClosed = 1ull << 31;
@@ -86,7 +111,7 @@ struct alignas(64) PollDesc {
   std::atomic<PollHome*> home{nullptr};  // where it is registered; changes under lock
 
   // --- rarely used ---
-  detail::WaitList watchers;       // of Watch; guarded by lock, as are the next ones
+  detail::WaitList watchers;       // each with a Watch; guarded by lock, as are the next ones
   detail::WaitList queue[2];       // operations that wait for a direction's lock
   detail::WaitList close_waiters;  // wait for the last reference to go
   void* backend = nullptr;         // a completion backend's own state

@@ -21,13 +21,8 @@ struct ForeignFd {
   std::uint32_t id = 0;      // tells an event of this entry from one of an earlier entry
   unsigned armed = 0;        // the directions that the kernel watches for now
   bool registered = false;   // the kernel knows it, armed or not
-  detail::WaitList waiters;  // of Watch
-  unsigned wanted() const noexcept {
-    unsigned all = 0;
-    for (const detail::WaitNode* node = waiters.front(); node; node = node->next)
-      all |= static_cast<const Watch*>(node)->directions;
-    return all;
-  }
+  detail::WaitList waiters;  // each with a Watch
+  unsigned wanted() const noexcept { return watched_directions(waiters); }
 };
 
 class ReadinessPoll : public IoLoop, public PollHomeOwner {
@@ -42,6 +37,13 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
     return adopt_slow(desc);
   }
   Result<unsigned> poll_foreign(int fd, unsigned directions, Deadline deadline) final;
+  // Adds a node with a Watch to the watchers of a PollDesc that was adopted. False: it is closed
+  // or has no home.
+  static bool link_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
+  static void unlink_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
+  // Adds a node with a Watch to the waiters of a descriptor that is not ours.
+  Result<void> link_foreign(int fd, detail::WaitNode& node);
+  void unlink_foreign(int fd, detail::WaitNode& node) noexcept;
   // Wakes the waiters of a descriptor that is not ours with `code`. Returns how many.
   std::size_t end_foreign(int fd, detail::WakeCode code) noexcept;
 
@@ -53,7 +55,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
     renew();
   }
 
-  void forget(PollDesc& desc) noexcept final {
+  void forget(PollDesc& desc) noexcept override {
     disarm(desc);
     registered_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -62,7 +64,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
   // --- what a backend supplies ---
   // Watches `desc` for both directions until disarm(), and delivers each event at least once.
   virtual Result<void> arm(PollDesc& desc) = 0;
-  // Any thread; the home's mutex is held, unless it undoes an arm().
+  // Any thread.
   virtual void disarm(PollDesc& desc) noexcept = 0;
   // Watches for the entry's wanted() directions, until one event has come.
   virtual Result<void> arm_foreign(ForeignFd& entry) = 0;
@@ -88,16 +90,17 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
  private:
   Result<detail::WakeCode> await_event(PollDesc& desc, Side side, std::uint32_t seen,
                                        WaitReason reason, Deadline deadline) final;
-  Result<detail::WakeCode> await_watch(PollDesc& desc, unsigned directions,
-                                       Deadline deadline) final;
-  void give_way(bool accepting) noexcept final;
+  Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) final;
+  void give_way() noexcept final;
+  void before_accept() noexcept final;
   Result<void> adopt_slow(PollDesc& desc);
+  static bool known_drained(const PollDesc& desc, unsigned directions) noexcept;
   void drop_foreign(std::unordered_map<int, ForeignFd>::iterator entry) noexcept;
 
   std::atomic<std::size_t> registered_{0};
   std::uint32_t next_foreign_id_ = 0;
   std::int64_t accept_turn_ = 0;  // the turn that accepted_ counts for
-  unsigned accepted_ = 0;
+  int accepted_ = 0;
 };
 
 }  // namespace runloom::net
