@@ -105,7 +105,7 @@ void for_each_slot(Fn&& fn) {
   }
 }
 inline Fiber& fiber_of(const StackSlot& slot) noexcept {
-  return *reinterpret_cast<Fiber*>(slot.high() - sizeof(Fiber));
+  return *reinterpret_cast<Fiber*>(slot.top() - sizeof(Fiber));
 }
 
 // Calls fn(Fiber&) if the slot has a fiber of `scheduler` that has not ended; true then. Under the

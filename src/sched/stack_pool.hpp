@@ -40,6 +40,7 @@ struct StackSlot {
   std::uint64_t wait_word = 0;  // the waiter's word across a trim: tickets are never reused
   char* low() const noexcept;   // lowest usable byte, just above the guard
   char* high() const noexcept;  // one past the highest byte
+  char* top() const noexcept;   // where use of the stack begins, at most 2 KiB below high()
 };
 
 struct Slab {
@@ -60,6 +61,13 @@ inline constexpr std::size_t kMaxStack = std::size_t{1} << 30;
 
 inline char* StackSlot::low() const noexcept {
   return slab->base + static_cast<std::size_t>(index) * slab->stride + kPage;
+}
+// Stacks begin at the same offset of a page each, and caches choose their sets by it: were all
+// fibers to begin at the top, the hot lines of a thousand would compete for a few sets.
+inline char* StackSlot::top() const noexcept {
+  constexpr std::uint32_t kColours = 16;
+  constexpr std::size_t kStep = 128;
+  return high() - (index % kColours) * kStep;
 }
 inline char* StackSlot::high() const noexcept {
   return slab->base + (static_cast<std::size_t>(index) + 1) * slab->stride;
