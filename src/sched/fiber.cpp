@@ -82,7 +82,7 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
                         : cls->take(1, impl.options.guard, error);
   if (!slot) return nullptr;
 
-  char* top = slot->high() - sizeof(Fiber);
+  char* top = slot->top() - sizeof(Fiber);
 #ifdef RUNLOOM_ASAN
   ASAN_UNPOISON_MEMORY_REGION(slot->low(), static_cast<std::size_t>(slot->high() - slot->low()));
 #endif
