@@ -7,6 +7,7 @@
 #include "core/g.hpp"
 #include "core/gil.hpp"
 #include "core/signals.hpp"
+#include "runloom/net/netpoll.hpp"
 #include "support/ref.hpp"
 
 namespace runloom::python {
@@ -63,6 +64,16 @@ Options home_options(Home& home) {
                    .switched = &switched,
                    .before_block = &before_block,
                    .after_block = &after_block};
+  // Signals must end the main thread's polls, so it has a poller from the start. Other threads get
+  // one when they first need it.
+  if (home.on_main_thread) {
+    options.make_driver = [&home](Hub&) -> std::unique_ptr<Driver> {
+      auto made = net::make_netpoll();
+      if (!made) return make_futex_driver();
+      home.netpoll = made->get();
+      return std::move(*made);
+    };
+  }
   return options;
 }
 
@@ -119,10 +130,10 @@ void unlink_home(Home& home) noexcept {
 }  // namespace
 
 Home::Home(std::uint64_t base, bool is_main_thread)
-    : scheduler(home_options(*this)),
-      id_base(base),
+    : id_base(base),
       thread(PyThread_get_thread_ident()),
-      on_main_thread(is_main_thread) {}
+      on_main_thread(is_main_thread),
+      scheduler(home_options(*this)) {}
 
 Home* first_home() noexcept {
   return homes;

@@ -15,6 +15,10 @@
 #include "runloom/sched/fiber.hpp"
 #include "runloom/sched/scheduler.hpp"
 
+namespace runloom::net {
+class Netpoll;
+}
+
 namespace runloom::python {
 
 struct G;
@@ -22,13 +26,14 @@ struct G;
 struct Home {
   Home(std::uint64_t base, bool is_main_thread);
 
+  const std::uint64_t id_base;  // ids of its fibers begin here: unique in the process
+  const unsigned long thread;   // its ident
+  const bool on_main_thread;
   Scheduler scheduler;
   RlPyHub* pyhub = nullptr;
   RlPyState* main_state = nullptr;    // of the hub's own context, and of C++ fibers
+  net::Netpoll* netpoll = nullptr;    // the hub's first driver; on the main thread only
   PyThreadState* released = nullptr;  // while the GIL is released around a poll
-  const std::uint64_t id_base;        // ids of its fibers begin here: unique in the process
-  const unsigned long thread;         // its ident
-  const bool on_main_thread;
   bool running = false;    // inside run(), on the hub's own context
   bool unwinding = false;  // fibers are being cancelled: what has not started does not start
   bool closed = false;     // its thread or the interpreter ends: nothing starts here any more

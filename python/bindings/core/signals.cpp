@@ -1,15 +1,57 @@
 #include "core/signals.hpp"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
 #include "core/g.hpp"
+#include "runloom/net/netpoll.hpp"
 #include "support/errors.hpp"
 
 namespace runloom::python {
+namespace {
 
-void run_signal_handlers(Home& home) {
-  if (PyErr_CheckSignals() < 0) deliver_interrupt(home, take_raised());
+// The main thread's. Made once and kept: CPython's signal handler may be writing at any time.
+struct SignalPipe {
+  int read = -1;
+  int write = -1;
+  int chained = -1;       // the wakeup descriptor that was set before
+  bool interrupted = false;  // SIGINT came and nobody has left run() for it
+  bool watching = false;
+
+  bool open() noexcept {
+    int ends[2];
+    if (read >= 0) return true;
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    read = ends[0];
+    write = ends[1];
+    return true;
+  }
+  // Takes out what has arrived and passes it on.
+  void drain() noexcept {
+    unsigned char numbers[64];
+    ssize_t count;
+    while ((count = ::read(read, numbers, sizeof numbers)) > 0) {
+      for (ssize_t i = 0; i < count; ++i)
+        interrupted |= numbers[i] == SIGINT;
+      if (chained >= 0) {
+        [[maybe_unused]] const auto passed =
+            ::write(chained, numbers, static_cast<std::size_t>(count));
+      }
+    }
+  }
+};
+SignalPipe pipe;
+
+void drain_pipe(void*) {
+  pipe.drain();
 }
 
-void deliver_interrupt(Home& home, PyObject* exception) noexcept {
+// An exception that belongs to no fiber in particular (stolen).
+void deliver(Home& home, PyObject* exception) noexcept {
+  pipe.interrupted = false;
   if (home.main && !home.main->done()) {
     interrupt_g(*home.main, exception);
     return;
@@ -18,11 +60,45 @@ void deliver_interrupt(Home& home, PyObject* exception) noexcept {
   home.scheduler.stop();
 }
 
-void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
-  (void)home, (void)exception;
+}  // namespace
+
+void run_signal_handlers(Home& home) {
+  if (PyErr_CheckSignals() < 0) deliver(home, take_raised());
 }
 
-SignalWatch::SignalWatch(Home& home) : home_(home) {}
-SignalWatch::~SignalWatch() = default;
+void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
+  if (!home.on_main_thread || !pipe.watching) return;
+  pipe.drain();
+  if (pipe.interrupted) deliver(home, Py_NewRef(exception));
+}
+
+SignalWatch::SignalWatch(Home& home) {
+  // Without a pipe EINTR has to do.
+  if (!home.on_main_thread || !home.netpoll || !pipe.open()) return;
+  if (!home.netpoll->watch({.fd = pipe.read, .ready = &drain_pipe})) return;
+  home_ = &home;
+  pipe.interrupted = false;
+  pipe.watching = true;
+  pipe.chained = PySignal_SetWakeupFd(pipe.write);
+}
+
+SignalWatch::~SignalWatch() {
+  if (!home_) return;
+  // Somebody who set another one meanwhile keeps it.
+  const int last = PySignal_SetWakeupFd(pipe.chained);
+  if (last != pipe.write) PySignal_SetWakeupFd(last);
+  pipe.drain();
+  pipe.watching = false;
+  pipe.chained = -1;
+  (void)home_->netpoll->watch({});
+}
+
+void forget_signal_pipe() noexcept {
+  if (pipe.read < 0) return;
+  const bool ours = pipe.watching;
+  ::close(std::exchange(pipe.read, -1));
+  ::close(std::exchange(pipe.write, -1));
+  if (ours) PySignal_SetWakeupFd(pipe.open() ? pipe.write : pipe.chained);
+}
 
 }  // namespace runloom::python
