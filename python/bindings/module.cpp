@@ -9,6 +9,7 @@
 #include "core/run.hpp"
 #include "core/shutdown.hpp"
 #include "core/spawn.hpp"
+#include "net/net.hpp"
 #include "pystate.h"
 #include "support/errors.hpp"
 
@@ -33,7 +34,7 @@ bool init_module(PyObject* module) {
   init_thread_waits();
   return init_homes() && init_errors(module) && init_g(module) && add_spawn_functions(module) &&
          add_park_functions(module) && add_run_functions(module) &&
-         add_config_functions(module) && add_introspect_functions(module) &&
+         add_config_functions(module) && add_introspect_functions(module) && add_net(module) &&
          PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
          rl_pystate_watch_gc() == 0 && watch_interpreter_end();
 }

@@ -1,0 +1,283 @@
+#include "net/address.hpp"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <memory>
+
+#include "net/unlocked.hpp"
+#include "runloom/net/address.hpp"
+#include "support/args.hpp"
+#include "support/errors.hpp"
+#include "support/ref.hpp"
+
+namespace runloom::python {
+namespace {
+
+// ---------------------------------------------------------------- names
+
+// The host as the resolver takes it.
+bool host_text(PyObject* host, const char* function, std::string& text) {
+  Ref encoded;
+  if (PyUnicode_Check(host)) {
+    encoded = Ref::steal(PyUnicode_IS_ASCII(host)
+                             ? PyUnicode_AsASCIIString(host)
+                             : PyUnicode_AsEncodedString(host, "idna", nullptr));
+    if (!encoded) return false;
+    host = encoded.get();
+  }
+  const char* bytes;
+  Py_ssize_t size;
+  if (PyBytes_Check(host)) {
+    bytes = PyBytes_AS_STRING(host);
+    size = PyBytes_GET_SIZE(host);
+  } else if (PyByteArray_Check(host)) {
+    bytes = PyByteArray_AS_STRING(host);
+    size = PyByteArray_GET_SIZE(host);
+  } else {
+    PyErr_Format(PyExc_TypeError, "%s(): host must be str, bytes or bytearray, not %.100s",
+                 function, Py_TYPE(host)->tp_name);
+    return false;
+  }
+  text.assign(bytes, static_cast<std::size_t>(size));
+  if (text.find('\0') == std::string::npos) return true;
+  PyErr_Format(PyExc_ValueError, "%s(): host name must not contain a null character", function);
+  return false;
+}
+
+void raise_gaierror(int code, int err, const std::string& host) {
+  if (code == EAI_SYSTEM) {
+    raise(errno_code(err));
+    return;
+  }
+  const Ref socket = Ref::steal(PyImport_ImportModule("socket"));
+  const Ref type = Ref::steal(socket ? PyObject_GetAttrString(socket.get(), "gaierror") : nullptr);
+  if (!type) return;
+  const std::string text =
+      host.empty() ? ::gai_strerror(code) : ::gai_strerror(code) + (": " + host);
+  const Ref arguments = Ref::steal(Py_BuildValue("(is)", code, text.c_str()));
+  if (arguments) PyErr_SetObject(type.get(), arguments.get());
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// getaddrinfo(3): at once for a numeric host, else on a thread where it may block.
+bool look_up(const char* host, const addrinfo& hints, const std::string& shown,
+             AddressList& list) {
+  addrinfo numeric = hints;
+  numeric.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  int err = 0;
+  int code = ::getaddrinfo(host, "0", &numeric, &found);
+  if (code == EAI_NONAME && host) {
+    const auto called = unlocked([&] {
+      code = ::getaddrinfo(host, nullptr, &hints, &found);
+      err = errno;
+    });
+    if (!called) {
+      raise(called.error());
+      return false;
+    }
+  }
+  if (code != 0) {
+    raise_gaierror(code, err, shown);
+    return false;
+  }
+  list.reset(found);
+  return true;
+}
+
+void set_port(SocketAddress& address, int port) noexcept {
+  const auto value = htons(static_cast<std::uint16_t>(port));
+  if (address.family() == AF_INET)
+    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = value;
+  else if (address.family() == AF_INET6)
+    reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port = value;
+}
+
+// ---------------------------------------------------------------- tuples
+
+bool to_port(PyObject* object, const char* function, int& port) {
+  Py_ssize_t value;
+  if (!to_size(object, "port", value)) {
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+    value = -1;
+  }
+  if (value < 0 || value > 0xffff) {
+    PyErr_Format(PyExc_OverflowError, "%s(): port must be 0-65535.", function);
+    return false;
+  }
+  port = static_cast<int>(value);
+  return true;
+}
+
+bool to_ip(int family, PyObject* object, const char* function, SocketAddress& result) {
+  const bool v6 = family == AF_INET6;
+  const char* name = v6 ? "AF_INET6" : "AF_INET";
+  if (!PyTuple_Check(object)) {
+    PyErr_Format(PyExc_TypeError, "%s(): %s address must be tuple, not %.100s", function, name,
+                 Py_TYPE(object)->tp_name);
+    return false;
+  }
+  const Py_ssize_t length = PyTuple_GET_SIZE(object);
+  if (v6 ? length < 2 || length > 4 : length != 2) {
+    PyErr_Format(PyExc_TypeError, "%s(): %s address must be a %s", function, name,
+                 v6 ? "tuple (host, port[, flowinfo[, scopeid]])" : "pair (host, port)");
+    return false;
+  }
+  std::string host;
+  int port;
+  if (!host_text(PyTuple_GET_ITEM(object, 0), function, host) ||
+      !to_port(PyTuple_GET_ITEM(object, 1), function, port))
+    return false;
+  Py_ssize_t flow_info = 0, scope_id = 0;
+  if (length > 2 && !to_size(PyTuple_GET_ITEM(object, 2), "flowinfo", flow_info)) return false;
+  if (length > 3 && !to_size(PyTuple_GET_ITEM(object, 3), "scope_id", scope_id)) return false;
+  if (flow_info < 0 || flow_info > 0xfffff) {
+    PyErr_Format(PyExc_OverflowError, "%s(): flowinfo must be 0-1048575.", function);
+    return false;
+  }
+  auto* v4_address = reinterpret_cast<sockaddr_in*>(&result.storage);
+  auto* v6_address = reinterpret_cast<sockaddr_in6*>(&result.storage);
+  result.storage.ss_family = static_cast<sa_family_t>(family);
+  result.size = v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (v6) {
+    if (!host.empty() && ::inet_pton(AF_INET6, host.c_str(), &v6_address->sin6_addr) != 1) {
+      std::vector<SocketAddress> found;
+      if (!resolve(PyTuple_GET_ITEM(object, 0), port, family, 0, false, found)) return false;
+      result = found.front();
+    }
+    v6_address->sin6_flowinfo = htonl(static_cast<std::uint32_t>(flow_info));
+    if (scope_id != 0) v6_address->sin6_scope_id = static_cast<std::uint32_t>(scope_id);
+  } else if (host == "<broadcast>" || host == "255.255.255.255") {
+    v4_address->sin_addr.s_addr = htonl(INADDR_BROADCAST);
+  } else if (!host.empty() && ::inet_pton(AF_INET, host.c_str(), &v4_address->sin_addr) != 1) {
+    std::vector<SocketAddress> found;
+    if (!resolve(PyTuple_GET_ITEM(object, 0), port, family, 0, false, found)) return false;
+    result = found.front();
+  }
+  set_port(result, port);
+  return true;
+}
+
+bool to_unix(PyObject* object, const char* function, SocketAddress& result) {
+  Ref path;
+  if (PyUnicode_Check(object)) {
+    path = Ref::steal(PyUnicode_EncodeFSDefault(object));
+  } else if (PyBytes_Check(object)) {
+    path = Ref::share(object);
+  } else {
+    PyErr_Format(PyExc_TypeError, "%s(): AF_UNIX address must be str or bytes, not %.100s",
+                 function, Py_TYPE(object)->tp_name);
+  }
+  if (!path) return false;
+  auto* address = reinterpret_cast<sockaddr_un*>(&result.storage);
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(path.get()));
+  const char* bytes = PyBytes_AS_STRING(path.get());
+  const bool abstract = size == 0 || bytes[0] == 0;
+  if (size + (abstract ? 0 : 1) > sizeof address->sun_path) {
+    PyErr_SetString(PyExc_OSError, "AF_UNIX path too long");
+    return false;
+  }
+  address->sun_family = AF_UNIX;
+  std::memcpy(address->sun_path, bytes, size);
+  result.size =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size + (abstract ? 0 : 1));
+  return true;
+}
+
+PyObject* from_unix(const SocketAddress& address) {
+  const auto* local = reinterpret_cast<const sockaddr_un*>(&address.storage);
+  constexpr std::size_t kPath = offsetof(sockaddr_un, sun_path);
+  const std::size_t size = address.size > kPath ? address.size - kPath : 0;
+  if (size > 0 && local->sun_path[0] == 0)
+    return PyBytes_FromStringAndSize(local->sun_path, static_cast<Py_ssize_t>(size));
+  return PyUnicode_DecodeFSDefaultAndSize(
+      local->sun_path, static_cast<Py_ssize_t>(::strnlen(local->sun_path, size)));
+}
+
+}  // namespace
+
+bool to_address(int family, PyObject* object, const char* function, SocketAddress& result) {
+  result = SocketAddress();
+  switch (family) {
+    case AF_INET:
+    case AF_INET6:
+      return to_ip(family, object, function, result);
+    case AF_UNIX:
+      return to_unix(object, function, result);
+    default:
+      PyErr_Format(PyExc_OSError, "%s(): bad family", function);
+      return false;
+  }
+}
+
+PyObject* from_address(const SocketAddress& address) {
+  if (address.size == 0) Py_RETURN_NONE;
+  char text[INET6_ADDRSTRLEN];
+  switch (address.family()) {
+    case AF_INET: {
+      const auto* ip = reinterpret_cast<const sockaddr_in*>(&address.storage);
+      ::inet_ntop(AF_INET, &ip->sin_addr, text, sizeof text);
+      return Py_BuildValue("(si)", text, int{ntohs(ip->sin_port)});
+    }
+    case AF_INET6: {
+      const auto* ip = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+      ::inet_ntop(AF_INET6, &ip->sin6_addr, text, sizeof text);
+      return Py_BuildValue("(siII)", text, int{ntohs(ip->sin6_port)}, ntohl(ip->sin6_flowinfo),
+                           ip->sin6_scope_id);
+    }
+    case AF_UNIX:
+      return from_unix(address);
+    default:
+      return Py_BuildValue("(iy#)", address.family(), address.storage.__ss_padding,
+                           static_cast<Py_ssize_t>(address.size - sizeof(sa_family_t)));
+  }
+}
+
+std::string to_text(const SocketAddress& address) {
+  const auto known = net::Address::from_sockaddr(address.data(), address.size);
+  return known ? known->to_string() : std::string("?");
+}
+
+PyObject* raise_at(std::error_code error, const SocketAddress& address) {
+  const std::string where = to_text(address);
+  if (error == make_error_code(Errc::timed_out))
+    return PyErr_Format(PyExc_TimeoutError, "timed out: %s", where.c_str());
+  const bool to_itself = error == make_error_code(Errc::self_connect);
+  if (!to_itself && error.category() != std::system_category()) return raise(error);
+  const int code = to_itself ? ECONNREFUSED : error.value();
+  const std::string text = std::strerror(code) + (": " + where) +
+                           (to_itself ? " (the socket was connected to itself)" : "");
+  const Ref value = Ref::steal(PyObject_CallFunction(PyExc_OSError, "is", code, text.c_str()));
+  if (value) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
+  return nullptr;
+}
+
+bool resolve(PyObject* host, int port, int family, int type, bool passive,
+             std::vector<SocketAddress>& results) {
+  std::string text;
+  const bool any = host == Py_None;
+  if (!any && !host_text(host, "resolve", text)) return false;
+  addrinfo hints{};
+  hints.ai_family = family;
+  hints.ai_socktype = type != 0 ? type : SOCK_STREAM;
+  hints.ai_flags = passive ? AI_PASSIVE : 0;
+  AddressList list;
+  if (!look_up(any || text.empty() ? nullptr : text.c_str(), hints, text, list)) return false;
+  for (const addrinfo* each = list.get(); each; each = each->ai_next) {
+    SocketAddress& address = results.emplace_back();
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+    address.size = each->ai_addrlen;
+    set_port(address, port);
+  }
+  return true;
+}
+
+}  // namespace runloom::python

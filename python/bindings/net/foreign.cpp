@@ -1,0 +1,184 @@
+#include "net/foreign.hpp"
+
+#include <Python.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "core/g.hpp"
+#include "net/unlocked.hpp"
+#include "runloom/net/netpoll.hpp"
+
+namespace runloom::python {
+namespace {
+
+// Transfers in a row without a wait after which others run.
+constexpr unsigned kEagerLimit = 16;
+unsigned eager = 0;  // guarded by the GIL
+
+void progressed(bool waited) noexcept {
+  if (waited) {
+    eager = 0;
+  } else if (++eager >= kEagerLimit) {
+    eager = 0;
+    const G* g = current_g();
+    if (g && !g->noyield && may_park(*tl_home)) this_fiber::yield();
+  }
+}
+
+Result<void> wait_for(int fd, unsigned direction) {
+  const auto ready = net::wait_fd(fd, direction);
+  if (!ready) return Unexpected{ready.error()};
+  return {};
+}
+
+bool would_block(int err) noexcept {
+  return err == EAGAIN || err == EWOULDBLOCK;
+}
+
+// "Call, retry on EINTR, wait on EAGAIN, call again." The call returns as system calls do.
+template <class Call>
+Result<std::size_t> transfer(int fd, unsigned direction, int flags, Call&& call) {
+  for (bool waited = false;;) {
+    const ssize_t moved = call();
+    if (moved >= 0) {
+      progressed(waited);
+      return static_cast<std::size_t>(moved);
+    }
+    if (errno == EINTR) continue;
+    if (!would_block(errno) || (flags & MSG_DONTWAIT)) return fail(last_errno());
+    if (auto ready = wait_for(fd, direction); !ready) return Unexpected{ready.error()};
+    waited = true;
+  }
+}
+
+// ---------------------------------------------------------------- what is no socket
+
+enum class Way { nonblocking, poll_first, blocking };
+
+// After a call with RWF_NOWAIT said `err`: how to go on.
+Way way_after(int fd, int err, unsigned direction, Result<void>& ready) {
+  if (would_block(err)) {
+    ready = wait_for(fd, direction);
+    if (ready) return Way::nonblocking;
+  } else {
+    ready = wait_for(fd, direction);
+    if (ready) return Way::poll_first;
+  }
+  // Files and directories are always ready, and may be slow.
+  if (ready.error() == errno_code(EPERM)) {
+    ready = {};
+    return Way::blocking;
+  }
+  return Way::poll_first;
+}
+
+bool is_unsupported(int err) noexcept {
+  return err == EOPNOTSUPP || err == EINVAL || err == ENOSYS;
+}
+
+bool is_blocking(int fd) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_NONBLOCK) == 0;
+}
+
+// A pipe that is ready takes so much at once; more would block the thread.
+std::size_t chunk_for(int fd, std::size_t size) noexcept {
+  return is_blocking(fd) ? std::min<std::size_t>(size, PIPE_BUF) : size;
+}
+
+}  // namespace
+
+Result<std::size_t> foreign_recv(int fd, net::RecvBuffer& buffer, int flags) {
+  return transfer(fd, net::kRead, flags, [&]() -> ssize_t {
+    const auto memory = buffer.take();
+    if (memory.empty()) {
+      errno = ENOMEM;
+      return -1;
+    }
+    const ssize_t moved = ::recv(fd, memory.data(), memory.size(), flags | MSG_DONTWAIT);
+    buffer.give_back(moved);
+    return moved;
+  });
+}
+
+Result<std::size_t> foreign_send(int fd, std::span<const std::byte> data, int flags) {
+  return transfer(fd, net::kWrite, flags, [&] {
+    return ::send(fd, data.data(), data.size(), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  });
+}
+
+Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
+  const auto received = foreign_recv(fd, buffer, 0);
+  if (received || received.error() != errno_code(ENOTSOCK)) return received;
+  for (Way way = Way::nonblocking;;) {
+    const auto memory = buffer.take();
+    if (memory.empty()) return fail_errno(ENOMEM);
+    const iovec part{memory.data(), memory.size()};
+    ssize_t moved = -1;
+    int err = 0;
+    if (way == Way::blocking) {
+      // The memory may be shared by all, so the pool reads into memory of its own.
+      buffer.give_back(-1);
+      std::vector<std::byte> own(part.iov_len);
+      auto called = unlocked([&] {
+        moved = ::read(fd, own.data(), own.size());
+        err = errno;
+      });
+      if (!called) return Unexpected{called.error()};
+      if (moved < 0 && err != EINTR) return fail_errno(err);
+      if (moved < 0) continue;
+      const auto copy = buffer.take();
+      if (copy.empty()) return fail_errno(ENOMEM);
+      std::copy_n(own.begin(), moved, copy.begin());
+      buffer.give_back(moved);
+      return static_cast<std::size_t>(moved);
+    }
+    moved = way == Way::nonblocking ? ::preadv2(fd, &part, 1, -1, RWF_NOWAIT)
+                                    : ::read(fd, memory.data(), memory.size());
+    err = errno;
+    buffer.give_back(moved);
+    if (moved >= 0) return static_cast<std::size_t>(moved);
+    if (err == EINTR) continue;
+    if (!would_block(err) && !(way == Way::nonblocking && is_unsupported(err)))
+      return fail_errno(err);
+    Result<void> ready;
+    way = way_after(fd, err, net::kRead, ready);
+    if (!ready) return Unexpected{ready.error()};
+  }
+}
+
+Result<std::size_t> foreign_write(int fd, std::span<const std::byte> data) {
+  const auto sent = foreign_send(fd, data, 0);
+  if (sent || sent.error() != errno_code(ENOTSOCK)) return sent;
+  const iovec part{const_cast<std::byte*>(data.data()), data.size()};
+  for (Way way = Way::nonblocking;;) {
+    ssize_t moved = -1;
+    int err = 0;
+    if (way == Way::blocking) {
+      auto called = unlocked([&] {
+        moved = ::write(fd, data.data(), data.size());
+        err = errno;
+      });
+      if (!called) return Unexpected{called.error()};
+    } else {
+      moved = way == Way::nonblocking ? ::pwritev2(fd, &part, 1, -1, RWF_NOWAIT)
+                                      : ::write(fd, data.data(), chunk_for(fd, data.size()));
+      err = errno;
+    }
+    if (moved >= 0) return static_cast<std::size_t>(moved);
+    if (err == EINTR) continue;
+    if (!would_block(err) && !(way == Way::nonblocking && is_unsupported(err)))
+      return fail_errno(err);
+    Result<void> ready;
+    way = way_after(fd, err, net::kWrite, ready);
+    if (!ready) return Unexpected{ready.error()};
+  }
+}
+
+}  // namespace runloom::python

@@ -1,0 +1,12 @@
+#include "net/net.hpp"
+
+#include "net/fd_functions.hpp"
+#include "net/socket.hpp"
+
+namespace runloom::python {
+
+bool add_net(PyObject* module) {
+  return add_socket_type(module) && add_fd_functions(module);
+}
+
+}  // namespace runloom::python

@@ -1,0 +1,388 @@
+// Sockets: the type, its making and its end.
+#include "net/socket.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <new>
+#include <vector>
+
+#include "core/g.hpp"
+#include "core/park.hpp"
+#include "structmember.h"
+#include "support/args.hpp"
+#include "support/errors.hpp"
+#include "support/ref.hpp"
+#include "support/types.hpp"
+
+namespace runloom::python {
+
+PyTypeObject* socket_type = nullptr;
+
+namespace {
+
+using Use = net::Fd::Use;
+
+// ---------------------------------------------------------------- making
+
+PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (!self) return nullptr;
+  Socket& socket = as_socket(self);
+  new (&socket.fd) net::Fd();
+  socket.timeout_ns = -1;
+  socket.small_reads = true;
+  return self;
+}
+
+bool is_initialised(const Socket& socket) noexcept {
+  return socket.family != AF_UNSPEC;
+}
+
+bool to_argument(PyObject* value, const char* what, int fallback, int& result) {
+  long wide = -1;
+  if (value && !to_int(value, what, wide)) return false;
+  result = wide == -1 ? fallback : static_cast<int>(wide);
+  return true;
+}
+
+bool open(Socket& socket, int family, int type, int proto) {
+  const int number = ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, proto);
+  if (number < 0) {
+    raise(last_errno());
+    return false;
+  }
+  const int plain = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  auto fd = net::Fd::own(number, kind_of(family, plain));
+  if (!fd) {
+    ::close(number);
+    raise(fd.error());
+    return false;
+  }
+  socket.fd = std::move(*fd);
+  socket.family = family;
+  socket.type = plain;
+  socket.proto = proto;
+  if (type & SOCK_NONBLOCK) socket.timeout_ns = 0;
+  return true;
+}
+
+// A socket's own word on what it is; -1 with OSError set.
+int ask(int fd, int option) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  if (::getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0) return value;
+  raise(last_errno());
+  return -1;
+}
+
+bool adopt(Socket& socket, int number, int family, int type, int proto) {
+  if (family == -1 && (family = ask(number, SO_DOMAIN)) == -1) return false;
+  if (type == -1 && (type = ask(number, SO_TYPE)) == -1) return false;
+  if (proto == -1 && (proto = ask(number, SO_PROTOCOL)) == -1) return false;
+  const int listens = ask(number, SO_ACCEPTCONN);
+  if (listens == -1) return false;
+  auto fd = net::Fd::adopt(number);
+  if (!fd) {
+    raise(fd.error());
+    return false;
+  }
+  socket.fd = std::move(*fd);
+  socket.family = family;
+  socket.type = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  socket.proto = proto;
+  socket.listening = listens != 0;
+  return true;
+}
+
+int init(PyObject* self, PyObject* args, PyObject* keywords) {
+  static const char* const parameters[] = {"family", "type", "proto", "fileno"};
+  static const Signature signature{"Socket", parameters, 4, 0, 4};
+  PyObject* value[4];
+  if (!parse_constructor(signature, args, keywords, value)) return -1;
+  Socket& socket = as_socket(self);
+  if (is_initialised(socket)) {
+    PyErr_SetString(PyExc_RuntimeError, "Socket.__init__() was called already");
+    return -1;
+  }
+  int family, type, proto;
+  if (!is_given(value[3])) {
+    const bool made = to_argument(value[0], "family", AF_INET, family) &&
+                      to_argument(value[1], "type", SOCK_STREAM, type) &&
+                      to_argument(value[2], "proto", 0, proto) && open(socket, family, type, proto);
+    return made ? 0 : -1;
+  }
+  long number;
+  if (PyFloat_Check(value[3]) || !to_int(value[3], "fileno", number)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "fileno must be an integer");
+    return -1;
+  }
+  if (number < 0) {
+    PyErr_SetString(PyExc_ValueError, "negative file descriptor");
+    return -1;
+  }
+  const bool made = to_argument(value[0], "family", -1, family) &&
+                    to_argument(value[1], "type", -1, type) &&
+                    to_argument(value[2], "proto", -1, proto) &&
+                    adopt(socket, static_cast<int>(number), family, type, proto);
+  return made ? 0 : -1;
+}
+
+// ---------------------------------------------------------------- the end
+
+// A listener's port is free when the operations in flight have left. Those of this thread were
+// queued to run by the close, so they have when all that is ready has run once.
+void close_now(Socket& socket) {
+  const bool waits = socket.listening && this_fiber::exists() && tl_home && may_park(*tl_home);
+  socket.fd.close();
+  const G* g = waits ? current_g() : nullptr;
+  if (g && !g->noyield) this_fiber::yield();
+}
+
+PyObject* close(PyObject* self, PyObject*) {
+  Socket& socket = as_socket(self);
+  socket.close_pending = true;
+  if (socket.io_refs <= 0) close_now(socket);
+  Py_RETURN_NONE;
+}
+
+// A file made by makefile() was closed.
+PyObject* decref_socketios(PyObject* self, PyObject*) {
+  Socket& socket = as_socket(self);
+  if (socket.io_refs > 0) --socket.io_refs;
+  if (socket.io_refs == 0 && socket.close_pending) close_now(socket);
+  Py_RETURN_NONE;
+}
+
+PyObject* detach(PyObject* self, PyObject*) {
+  Socket& socket = as_socket(self);
+  if (!socket.fd) return PyLong_FromLong(-1);
+  socket.close_pending = true;
+  ParkGuard guard;
+  const auto number = socket.fd.release();
+  return number ? PyLong_FromLong(*number) : raise(number.error());
+}
+
+void finalize(PyObject* self) {
+  Socket& socket = as_socket(self);
+  if (!socket.fd) return;
+  const Ref raised = Ref::steal(take_raised());
+  if (PyErr_ResourceWarning(self, 1, "unclosed %R", self) < 0) PyErr_WriteUnraisable(self);
+  socket.fd.close();
+  if (raised) raise_again(Py_NewRef(raised.get()));
+}
+
+void dealloc(PyObject* self) {
+  if (PyObject_CallFinalizerFromDealloc(self) < 0) return;
+  Socket& socket = as_socket(self);
+  if (socket.weakrefs) PyObject_ClearWeakRefs(self);
+  socket.fd.~Fd();
+  free_instance(self);
+}
+
+// ---------------------------------------------------------------- small things
+
+PyObject* fileno(PyObject* self, PyObject*) {
+  return PyLong_FromLong(as_socket(self).fd.number());
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  return Py_NewRef(self);
+}
+
+PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
+  return close(self, nullptr);
+}
+
+PyObject* dup(PyObject* self, PyObject*) {
+  const Socket& socket = as_socket(self);
+  const Use use(socket.fd);
+  if (!use) return raise(make_error_code(Errc::closed));
+  const int number = ::fcntl(use.number(), F_DUPFD_CLOEXEC, 0);
+  if (number < 0) return raise(last_errno());
+  auto fd = net::Fd::own(number, kind_of(socket.family, socket.type));
+  if (!fd) {
+    ::close(number);
+    return raise(fd.error());
+  }
+  PyObject* copy = new_socket(std::move(*fd), socket.family, socket.type, socket.proto);
+  if (!copy) return nullptr;
+  as_socket(copy).timeout_ns = socket.timeout_ns;
+  as_socket(copy).listening = socket.listening;
+  return copy;
+}
+
+// Calls a function of the Python half: what is built on the methods here.
+PyObject* call_helper(const char* name, PyObject* self, PyObject* const* args, Py_ssize_t count,
+                      PyObject* names) {
+  const Ref module = Ref::steal(PyImport_ImportModule("runloom.sync.socket"));
+  const Ref helper = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
+  if (!helper) return nullptr;
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  std::vector<PyObject*> all{self};
+  all.insert(all.end(), args, args + count + keywords);
+  return PyObject_Vectorcall(helper.get(), all.data(), static_cast<std::size_t>(count) + 1, names);
+}
+
+PyObject* makefile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return call_helper("makefile", self, args, count, names);
+}
+PyObject* sendfile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return call_helper("sendfile", self, args, count, names);
+}
+
+// A constant of the socket module as its enum member, where it has one.
+PyObject* as_enum(const char* name, int value) {
+  const Ref module = Ref::steal(PyImport_ImportModule("socket"));
+  const Ref type = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
+  if (!type) return nullptr;
+  PyObject* member = PyObject_CallFunction(type.get(), "i", value);
+  if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
+  PyErr_Clear();
+  return PyLong_FromLong(value);
+}
+
+PyObject* get_family(PyObject* self, void*) {
+  return as_enum("AddressFamily", as_socket(self).family);
+}
+PyObject* get_type(PyObject* self, void*) {
+  return as_enum("SocketKind", as_socket(self).type);
+}
+PyObject* get_proto(PyObject* self, void*) {
+  return PyLong_FromLong(as_socket(self).proto);
+}
+PyObject* get_timeout(PyObject* self, void*) {
+  return PyObject_CallMethod(self, "gettimeout", nullptr);
+}
+
+PyObject* get_io_refs(PyObject* self, void*) {
+  return PyLong_FromLong(as_socket(self).io_refs);
+}
+int set_io_refs(PyObject* self, PyObject* value, void*) {
+  long count;
+  if (!value) {
+    PyErr_SetString(PyExc_AttributeError, "_io_refs can't be deleted");
+    return -1;
+  }
+  if (!to_int(value, "_io_refs", count)) return -1;
+  as_socket(self).io_refs = static_cast<int>(count);
+  return 0;
+}
+
+Ref address_or_none(const Socket& socket, int (*call)(int, sockaddr*, socklen_t*)) {
+  const Use use(socket.fd);
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (!use || call(use.number(), address.data(), &address.size) != 0) return Ref::share(Py_None);
+  return Ref::steal(from_address(address));
+}
+
+PyObject* repr(PyObject* self) {
+  const Socket& socket = as_socket(self);
+  const Ref family = Ref::steal(get_family(self, nullptr));
+  const Ref type = Ref::steal(get_type(self, nullptr));
+  if (!family || !type) return nullptr;
+  const char* name = Py_TYPE(self)->tp_name;
+  const int number = socket.fd.number();
+  if (number < 0)
+    return PyUnicode_FromFormat("<%s [closed] family=%S, type=%S, proto=%d>", name, family.get(),
+                                type.get(), socket.proto);
+  const Ref local = address_or_none(socket, &::getsockname);
+  const Ref remote = address_or_none(socket, &::getpeername);
+  if (!local || !remote) return nullptr;
+  return PyUnicode_FromFormat("<%s fd=%d, family=%S, type=%S, proto=%d, laddr=%R, raddr=%R>", name,
+                              number, family.get(), type.get(), socket.proto, local.get(),
+                              remote.get());
+}
+
+// ---------------------------------------------------------------- the type
+
+PyMethodDef lifetime_methods[] = {
+    method("close", &close, METH_NOARGS,
+           "close($self, /)\n--\n\n"
+           "Close. Whoever waits on the socket gets OSError(EBADF). Idempotent."),
+    method("detach", &detach, METH_NOARGS,
+           "detach($self, /)\n--\n\n"
+           "Give the descriptor away, in blocking mode; the socket is closed for everyone else."),
+    method("dup", &dup, METH_NOARGS, "dup($self, /)\n--\n\nA second socket for the connection."),
+    method("fileno", &fileno, METH_NOARGS,
+           "fileno($self, /)\n--\n\nThe descriptor's number; -1 once closed."),
+    fast_method("makefile", &makefile,
+                "makefile($self, /, mode='r', buffering=None, *, encoding=None, errors=None, "
+                "newline=None)\n--\n\nA file over the socket, as open() makes them."),
+    fast_method("sendfile", &sendfile,
+                "sendfile($self, /, file, offset=0, count=None)\n--\n\n"
+                "Send a file, from offset, up to count bytes; return how many were sent."),
+    method("_decref_socketios", &decref_socketios, METH_NOARGS, nullptr),
+    method("__enter__", &enter, METH_NOARGS, nullptr),
+    method("__exit__", &leave, METH_FASTCALL, nullptr),
+    {},
+};
+
+PyGetSetDef properties[] = {
+    {"family", &get_family, nullptr, "The address family.", nullptr},
+    {"type", &get_type, nullptr, "The kind of socket.", nullptr},
+    {"proto", &get_proto, nullptr, "The protocol's number.", nullptr},
+    {"timeout", &get_timeout, nullptr, "The timeout in seconds; None: there is none.", nullptr},
+    {"_io_refs", &get_io_refs, &set_io_refs, nullptr, nullptr},
+    {},
+};
+
+PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Socket, weakrefs), READONLY, nullptr},
+    {},
+};
+
+// All methods in one table, as a type wants them.
+PyMethodDef* all_methods() {
+  static std::vector<PyMethodDef> all;
+  if (all.empty()) {
+    for (PyMethodDef* table : {lifetime_methods, socket_transfer_methods,
+                               socket_connection_methods, socket_option_methods})
+      for (; table->ml_name; ++table)
+        all.push_back(*table);
+    all.push_back({});
+  }
+  return all.data();
+}
+
+constexpr char kDoc[] =
+    "Socket(family=AF_INET, type=SOCK_STREAM, proto=0, fileno=None)\n--\n\n"
+    "A socket whose calls park the fiber where socket.socket blocks the thread.\n\n"
+    "Outside of fibers they block the thread, with the GIL released. With fileno it takes over a\n"
+    "descriptor and puts it into non-blocking mode; detach() hands it out again.";
+
+}  // namespace
+
+PyObject* new_socket(net::Fd fd, int family, int type, int proto) {
+  PyObject* self = make(socket_type, nullptr, nullptr);
+  if (!self) return nullptr;
+  Socket& socket = as_socket(self);
+  socket.fd = std::move(fd);
+  socket.family = family;
+  socket.type = type;
+  socket.proto = proto;
+  return self;
+}
+
+bool add_socket_type(PyObject* module) {
+  PyType_Slot slots[] = {
+      slot(Py_tp_doc, const_cast<char*>(kDoc)),
+      slot(Py_tp_new, &make),
+      slot(Py_tp_init, &init),
+      slot(Py_tp_finalize, &finalize),
+      slot(Py_tp_dealloc, &dealloc),
+      slot(Py_tp_repr, &repr),
+      slot(Py_tp_methods, static_cast<void*>(all_methods())),
+      slot(Py_tp_getset, static_cast<void*>(properties)),
+      slot(Py_tp_members, static_cast<void*>(members)),
+      {},
+  };
+  PyType_Spec spec = {"runloom.sync.Socket", sizeof(Socket), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+  socket_type = add_type(module, spec);
+  return socket_type != nullptr;
+}
+
+}  // namespace runloom::python

@@ -1,0 +1,294 @@
+// Sockets: bytes in and out.
+#include <fcntl.h>
+
+#include "core/park.hpp"
+#include "net/buffer.hpp"
+#include "net/recv_bytes.hpp"
+#include "net/socket.hpp"
+#include "support/args.hpp"
+#include "support/errors.hpp"
+#include "support/ref.hpp"
+#include "support/types.hpp"
+
+namespace runloom::python {
+namespace {
+
+// The arguments of functions that take them by position only.
+bool check_count(const char* function, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
+  if (count >= least && count <= most) [[likely]]
+    return true;
+  if (count < least) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at least %zd argument%s (%zd given)", function,
+                 least, least == 1 ? "" : "s", count);
+  } else {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd argument%s (%zd given)", function, most,
+                 most == 1 ? "" : "s", count);
+  }
+  return false;
+}
+
+bool to_flags(PyObject* value, int& flags) {
+  long wide;
+  if (!to_int(value, "flags", wide)) return false;
+  if (wide < INT_MIN || wide > INT_MAX) {
+    PyErr_SetString(PyExc_OverflowError, "flags is out of range");
+    return false;
+  }
+  flags = static_cast<int>(wide);
+  return true;
+}
+
+bool check_size(Py_ssize_t size, const char* function) {
+  if (size >= 0) [[likely]]
+    return true;
+  PyErr_Format(PyExc_ValueError, "negative buffersize in %s", function);
+  return false;
+}
+
+// Flags for a socket whose calls must not wait.
+int flags_of(const Socket& socket, int flags) noexcept {
+  return socket.blocking() ? flags : flags | MSG_DONTWAIT;
+}
+
+PyObject* receive_with_flags(Socket& socket, Py_ssize_t size, int flags) {
+  Ref bytes = Ref::steal(PyBytes_FromStringAndSize(nullptr, size));
+  if (!bytes) return nullptr;
+  const std::span memory(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.get())),
+                         static_cast<std::size_t>(size));
+  ParkGuard guard;
+  const auto count = socket.fd.recv(memory, flags_of(socket, flags), socket.deadline());
+  if (!count) return raise_io(socket, count.error());
+  PyObject* result = bytes.release();
+  // With MSG_TRUNC the kernel tells the size of the datagram.
+  if (*count < memory.size()) _PyBytes_Resize(&result, static_cast<Py_ssize_t>(*count));
+  return result;
+}
+
+// A sendall() that a deadline or a cancel ended in the middle leaves half a message in the stream;
+// what is sent after it would be read as the rest of that message.
+bool check_whole(const Socket& socket) {
+  if (!socket.broken) [[likely]]
+    return true;
+  const Ref value = Ref::steal(PyObject_CallFunction(
+      PyExc_OSError, "is", EPIPE, "Broken pipe: an earlier sendall() ended in the middle"));
+  if (value) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
+  return false;
+}
+
+void note_end(Socket& socket, std::size_t sent, std::error_code error) noexcept {
+  if (sent != 0 && socket.type == SOCK_STREAM && socket.blocking() &&
+      (error == make_error_code(Errc::timed_out) || error == make_error_code(Errc::cancelled)))
+    socket.broken = true;
+}
+
+Result<void> send_flagged(const Socket& socket, std::span<const std::byte> data, int flags,
+                          Deadline deadline, std::size_t& sent) {
+  do {
+    if (sent != 0 && deadline.passed()) return fail(Errc::timed_out);
+    RUNLOOM_TRY(const std::size_t count, socket.fd.send(data.subspan(sent), flags, deadline));
+    sent += count;
+  } while (sent < data.size());
+  return {};
+}
+
+// ---------------------------------------------------------------- methods
+
+PyObject* recv(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Py_ssize_t size;
+  int flags = 0;
+  if (!check_count("recv", count, 1, 2) || !to_size(args[0], "bufsize", size) ||
+      !check_size(size, "recv") || (count > 1 && !to_flags(args[1], flags)))
+    return nullptr;
+  return receive(as_socket(self), size, flags);
+}
+
+PyObject* recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"buffer", "nbytes", "flags"};
+  static const Signature signature{"recv_into", parameters, 3, 1, 3};
+  PyObject* value[3];
+  Py_ssize_t size = 0;
+  int flags = 0;
+  if (!parse(signature, args, count, names, value) ||
+      (value[1] && !to_size(value[1], "nbytes", size)) || !check_size(size, "recv_into") ||
+      (value[2] && !to_flags(value[2], flags)))
+    return nullptr;
+  return receive_into(as_socket(self), value[0], size, flags);
+}
+
+PyObject* recvfrom(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Socket& socket = as_socket(self);
+  Py_ssize_t size;
+  int flags = 0;
+  if (!check_count("recvfrom", count, 1, 2) || !to_size(args[0], "bufsize", size) ||
+      !check_size(size, "recvfrom") || (count > 1 && !to_flags(args[1], flags)))
+    return nullptr;
+  Ref bytes = Ref::steal(PyBytes_FromStringAndSize(nullptr, size));
+  if (!bytes) return nullptr;
+  SocketAddress from;
+  iovec memory{PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(size)};
+  msghdr message{};
+  message.msg_name = &from.storage;
+  message.msg_namelen = sizeof from.storage;
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  ParkGuard guard;
+  const auto got = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
+  if (!got) return raise_io(socket, got.error());
+  from.size = message.msg_namelen;
+  PyObject* data = bytes.release();
+  if (*got < static_cast<std::size_t>(size) &&
+      _PyBytes_Resize(&data, static_cast<Py_ssize_t>(*got)) < 0)
+    return nullptr;
+  bytes = Ref::steal(data);
+  const Ref address = Ref::steal(from_address(from));
+  return address ? PyTuple_Pack(2, data, address.get()) : nullptr;
+}
+
+PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  int flags = 0;
+  if (!check_count("send", count, 1, 2) || (count > 1 && !to_flags(args[1], flags)))
+    return nullptr;
+  return send_some(as_socket(self), args[0], flags);
+}
+
+PyObject* sendall(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  int flags = 0;
+  if (!check_count("sendall", count, 1, 2) || (count > 1 && !to_flags(args[1], flags)) ||
+      !send_whole(as_socket(self), args[0], flags))
+    return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* sendto(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Socket& socket = as_socket(self);
+  int flags = 0;
+  Buffer data;
+  SocketAddress to;
+  if (!check_count("sendto", count, 2, 3) || (count > 2 && !to_flags(args[1], flags)) ||
+      !data.read(args[0]) || !to_address(socket.family, args[count - 1], "sendto", to))
+    return nullptr;
+  iovec memory{data.bytes().data(), data.size()};
+  msghdr message{};
+  message.msg_name = &to.storage;
+  message.msg_namelen = to.size;
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  ParkGuard guard;
+  const auto sent = socket.fd.sendmsg(message, flags_of(socket, flags), socket.deadline());
+  if (!sent) return raise_io(socket, sent.error());
+  return PyLong_FromSize_t(*sent);
+}
+
+// _sendfile(fd, offset, count) -> (sent, error or None): sendfile() without its conveniences.
+PyObject* sendfile_fd(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Socket& socket = as_socket(self);
+  Py_ssize_t offset, wanted;
+  if (!check_count("_sendfile", count, 3, 3)) return nullptr;
+  const int file = PyObject_AsFileDescriptor(args[0]);
+  if (file < 0 || !to_size(args[1], "offset", offset) || !to_size(args[2], "count", wanted) ||
+      !check_size(wanted, "sendfile") || !check_whole(socket))
+    return nullptr;
+  std::size_t sent = 0;
+  Ref error = Ref::share(Py_None);
+  {
+    ParkGuard guard;
+    const auto done = socket.fd.send_file(file, offset, static_cast<std::size_t>(wanted),
+                                          socket.deadline(), &sent);
+    if (!done) {
+      note_end(socket, sent, done.error());
+      raise_io(socket, done.error());
+      error = Ref::steal(take_raised());
+    }
+  }
+  return Py_BuildValue("(nO)", static_cast<Py_ssize_t>(sent), error.get());
+}
+
+}  // namespace
+
+PyObject* raise_io(const Socket& socket, std::error_code error) {
+  if (!socket.blocking() && error == make_error_code(Errc::timed_out))
+    return raise(errno_code(EAGAIN));
+  return raise(error);
+}
+
+PyObject* receive(Socket& socket, Py_ssize_t size, int flags) {
+  if (size == 0) return PyBytes_FromStringAndSize(nullptr, 0);
+  if (flags != 0 || !socket.blocking()) return receive_with_flags(socket, size, flags);
+  RecvBytes buffer(static_cast<std::size_t>(size), socket.small_reads);
+  ParkGuard guard;
+  const auto count = socket.fd.recv_late(buffer, socket.deadline());
+  if (count) [[likely]]
+    return buffer.release();
+  return PyErr_Occurred() ? nullptr : raise_io(socket, count.error());
+}
+
+PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int flags) {
+  Buffer memory;
+  if (!memory.write(buffer)) return nullptr;
+  auto bytes = memory.bytes();
+  if (static_cast<std::size_t>(size) > bytes.size()) {
+    PyErr_SetString(PyExc_ValueError, "buffer too small for requested bytes");
+    return nullptr;
+  }
+  if (size != 0) bytes = bytes.first(static_cast<std::size_t>(size));
+  if (bytes.empty()) return PyLong_FromLong(0);
+  ParkGuard guard;
+  const auto count = socket.fd.recv(bytes, flags_of(socket, flags), socket.deadline());
+  if (!count) return raise_io(socket, count.error());
+  return PyLong_FromSize_t(*count);
+}
+
+PyObject* send_some(Socket& socket, PyObject* data, int flags) {
+  Buffer memory;
+  if (!memory.read(data) || !check_whole(socket)) return nullptr;
+  ParkGuard guard;
+  const auto count =
+      socket.fd.send(memory.bytes(), flags_of(socket, flags), socket.deadline());
+  if (!count) return raise_io(socket, count.error());
+  return PyLong_FromSize_t(*count);
+}
+
+bool send_whole(Socket& socket, PyObject* data, int flags) {
+  Buffer memory;
+  if (!memory.read(data) || !check_whole(socket)) return false;
+  std::size_t sent = 0;
+  ParkGuard guard;
+  Result<void> done;
+  if (flags == 0 && memory.size() != 0) [[likely]] {
+    const iovec all{memory.bytes().data(), memory.size()};
+    done = socket.fd.send_all({&all, 1}, socket.deadline(), &sent);
+  } else {
+    done = send_flagged(socket, memory.bytes(), flags_of(socket, flags), socket.deadline(), sent);
+  }
+  if (done) [[likely]]
+    return true;
+  note_end(socket, sent, done.error());
+  raise_io(socket, done.error());
+  return false;
+}
+
+PyMethodDef socket_transfer_methods[] = {
+    method("recv", &recv, METH_FASTCALL,
+           "recv($self, bufsize, flags=0, /)\n--\n\n"
+           "Receive up to bufsize bytes; b'' is the end of the stream.\n\n"
+           "Nothing is allocated while it waits."),
+    fast_method("recv_into", &recv_into,
+                "recv_into($self, /, buffer, nbytes=0, flags=0)\n--\n\n"
+                "Receive into a buffer, up to nbytes (0: its size); return how many bytes."),
+    method("recvfrom", &recvfrom, METH_FASTCALL,
+           "recvfrom($self, bufsize, flags=0, /)\n--\n\n"
+           "Receive (data, address); on a stream the address is None."),
+    method("send", &send, METH_FASTCALL,
+           "send($self, data, flags=0, /)\n--\n\n"
+           "Send; return how many bytes the kernel took, at least one."),
+    method("sendall", &sendall, METH_FASTCALL,
+           "sendall($self, data, flags=0, /)\n--\n\n"
+           "Send all of the data. The socket's timeout bounds the whole call.\n\n"
+           "When it ends in the middle by a timeout or a cancel, later sends fail (EPIPE)."),
+    method("sendto", &sendto, METH_FASTCALL,
+           "sendto($self, data, [flags,] address)\n\nSend to an address."),
+    method("_sendfile", &sendfile_fd, METH_FASTCALL, nullptr),
+    {},
+};
+
+}  // namespace runloom::python

@@ -1,0 +1,264 @@
+"""Sockets that read like blocking code: Socket, tcp_connect and tcp_listen.
+
+The type is native; here is what is built on its methods.
+"""
+
+from __future__ import annotations
+
+import io
+import socket as _socket
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+from runloom_c import Socket, _resolve
+
+if TYPE_CHECKING:
+    from runloom_c import _Address
+
+__all__ = ["Socket", "tcp_connect", "tcp_listen"]
+
+_CHUNK = 256 * 1024
+
+
+def tcp_connect(
+    host: str | bytes | None,
+    port: int,
+    *,
+    timeout: float | None = None,
+    source_address: _Address | None = None,
+    no_delay: bool = True,
+) -> Socket:
+    """Connect to a host, trying its addresses in order.
+
+    The timeout bounds the whole call; the socket that comes out has none. Fails with the error of
+    the last address.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    error: OSError | None = None
+    try:
+        for family, address in _resolve(host, port, 0, _socket.SOCK_STREAM, False):
+            sock = Socket(family, _socket.SOCK_STREAM, _socket.IPPROTO_TCP)
+            try:
+                if no_delay:
+                    sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+                if source_address is not None:
+                    sock.bind(source_address)
+                if end is not None:
+                    # Zero would be a socket that doesn't wait; what is past still gets a try.
+                    sock.settimeout(max(end - time.monotonic(), 1e-6))
+                sock.connect(address)
+                sock.settimeout(None)
+            except OSError as failure:
+                sock.close()
+                error = failure
+                if end is not None and time.monotonic() >= end:
+                    break
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        if error is None:
+            raise OSError(f"no address for {host!r}")
+        raise error
+    finally:
+        error = None  # its traceback refers to this frame
+
+
+def tcp_listen(
+    host: str | bytes | None,
+    port: int,
+    *,
+    backlog: int = 128,
+    reuse_port: bool = False,
+    reuse_address: bool = True,
+    no_delay: bool = True,
+) -> Socket:
+    """Listen on a local address; port 0 lets the kernel choose.
+
+    An empty host or None is every IPv4 address, "::" every IPv6 and IPv4 address. With reuse_port
+    several listeners share the port. Connections inherit no_delay.
+    """
+    family, address = _resolve(
+        host or "0.0.0.0", port, _socket.AF_UNSPEC, _socket.SOCK_STREAM, True
+    )[0]
+    sock = Socket(family, _socket.SOCK_STREAM, _socket.IPPROTO_TCP)
+    try:
+        if reuse_address:
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEPORT, 1)
+        if no_delay:
+            sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+# ---- methods of Socket ----
+
+
+class _SocketIO(io.RawIOBase):
+    """The raw file under makefile(). Closing the last one lets a closed socket go."""
+
+    def __init__(self, sock: Socket, mode: str) -> None:
+        super().__init__()
+        self._sock: Socket | None = sock
+        self._mode = mode
+        self._timed_out = False
+        sock._io_refs += 1
+
+    def _open_socket(self) -> Socket:
+        if self._sock is None:
+            raise ValueError("I/O operation on closed socket.")
+        return self._sock
+
+    def readinto(self, buffer: Any) -> int | None:
+        sock = self._open_socket()
+        if not self.readable():
+            raise io.UnsupportedOperation("File or stream is not readable.")
+        if self._timed_out:
+            # What was read before the timeout may be lost in a buffer above.
+            raise OSError("cannot read from timed out object")
+        try:
+            return sock.recv_into(buffer)
+        except BlockingIOError:
+            return None
+        except TimeoutError:
+            self._timed_out = True
+            raise
+
+    def write(self, data: Any) -> int | None:
+        sock = self._open_socket()
+        if not self.writable():
+            raise io.UnsupportedOperation("File or stream is not writable.")
+        try:
+            return sock.send(data)
+        except BlockingIOError:
+            return None
+
+    def readable(self) -> bool:
+        self._open_socket()
+        return "r" in self._mode
+
+    def writable(self) -> bool:
+        self._open_socket()
+        return "w" in self._mode
+
+    def seekable(self) -> bool:
+        self._open_socket()
+        return False
+
+    def fileno(self) -> int:
+        return self._open_socket().fileno()
+
+    @property
+    def name(self) -> int:
+        return -1 if self._sock is None else self._sock.fileno()
+
+    @property
+    def mode(self) -> str:
+        return self._mode
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock._decref_socketios()
+
+
+def makefile(
+    sock: Socket,
+    mode: str = "r",
+    buffering: int | None = None,
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> IO[Any]:
+    """A file over the socket, as socket.socket.makefile() makes it."""
+    if not set(mode) <= {"r", "w", "b"}:
+        raise ValueError(f"invalid mode {mode!r} (only r, w, b allowed)")
+    writing = "w" in mode
+    reading = "r" in mode or not writing
+    binary = "b" in mode
+    if buffering is None or buffering < 0:
+        buffering = io.DEFAULT_BUFFER_SIZE
+    if buffering == 0 and not binary:
+        raise ValueError("unbuffered streams must be binary")
+    raw = _SocketIO(sock, ("r" if reading else "") + ("w" if writing else "") + "b")
+    if buffering == 0:
+        return raw  # type: ignore[return-value]
+    buffer: Any
+    if reading and writing:
+        buffer = io.BufferedRWPair(raw, raw, buffering)
+    elif reading:
+        buffer = io.BufferedReader(raw, buffering)
+    else:
+        buffer = io.BufferedWriter(raw, buffering)
+    if binary:
+        return buffer  # type: ignore[no-any-return]
+    text = io.TextIOWrapper(buffer, encoding, errors, newline)
+    text.mode = mode
+    return text
+
+
+def sendfile(sock: Socket, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
+    """Send a file without copying it through the program, where the kernel can do that.
+
+    The file's position is where sending ended, also after an error.
+    """
+    if "b" not in getattr(file, "mode", "b"):
+        raise ValueError("file should be opened in binary mode")
+    if sock.type != _socket.SOCK_STREAM:
+        raise ValueError("only SOCK_STREAM type sockets are supported")
+    if count is not None:
+        if not isinstance(count, int):
+            raise TypeError(f"count must be a positive integer (got {count!r})")
+        if count <= 0:
+            raise ValueError(f"count must be a positive integer (got {count!r})")
+    if sock.gettimeout() == 0:
+        raise ValueError("non-blocking sockets are not supported")
+    try:
+        fd = file.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        return _send_by_reading(sock, file, offset, count)
+    sent, error = sock._sendfile(fd, offset, (1 << 62) if count is None else count)
+    if error is not None and sent == 0 and isinstance(error, OSError) and _cannot_send(error):
+        return _send_by_reading(sock, file, offset, count)
+    if sent > 0 and hasattr(file, "seek"):
+        file.seek(offset + sent)
+    if error is not None:
+        raise error
+    return sent
+
+
+def _cannot_send(error: OSError) -> bool:
+    import errno
+
+    return error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE)
+
+
+def _send_by_reading(sock: Socket, file: IO[bytes], offset: int, count: int | None) -> int:
+    if offset:
+        file.seek(offset)
+    total = 0
+    try:
+        while count is None or total < count:
+            data = file.read(_CHUNK if count is None else min(_CHUNK, count - total))
+            if not data:
+                break
+            view = memoryview(data)
+            while view:
+                sent = sock.send(view)
+                total += sent
+                view = view[sent:]
+        return total
+    finally:
+        if total > 0 and hasattr(file, "seek"):
+            file.seek(offset + total)
