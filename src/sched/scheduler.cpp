@@ -89,6 +89,9 @@ bool Scheduler::Impl::enter_idle(HubImpl& hub) {
                each->timers_armed.load(std::memory_order_relaxed) != 0;
   }
   const std::uint64_t alive = live();
+  const SwitchHooks& hooks = options.hooks;
+  if (!outside && alive > nested_count && hooks.expects_wake)
+    outside = hooks.expects_wake(hooks.context);
   if (outside && alive > nested_count) return true;
   const End reason = alive == nested_count ? End::done : End::deadlock;
   if (nested_count != 0) {
