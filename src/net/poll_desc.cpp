@@ -164,6 +164,7 @@ PollDesc* allocate_desc(int fd, FdKind kind) noexcept {
   desc->short_is_drained = kind == FdKind::tcp;
   desc->restore_blocking = true;
   desc->keep_open = false;
+  desc->write_broken = false;
   desc->backend = nullptr;
   desc->sticky.store(0, std::memory_order_relaxed);
   for (auto& direction : desc->direction) {

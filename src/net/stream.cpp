@@ -3,7 +3,18 @@
 #include <array>
 #include <chrono>
 
+#include "runloom/net/fd.hpp"
+
 namespace runloom::net {
+
+Result<std::size_t> Stream::read_late(RecvBuffer& buffer, Deadline deadline) {
+  if (auto ready = wait_readable(deadline); !ready) return Unexpected{ready.error()};
+  const std::span<std::byte> memory = buffer.take();
+  if (memory.empty()) return fail_errno(ENOMEM);
+  const auto count = read_some(memory, deadline);
+  buffer.give_back(count ? static_cast<std::ptrdiff_t>(*count) : -1);
+  return count;
+}
 
 Result<void> Stream::writev_all(std::span<const iovec> buffers, Deadline deadline,
                                 std::size_t* bytes_written) {

@@ -126,7 +126,9 @@ class Fd {
   Result<std::size_t> read(std::span<std::byte> buffer, Deadline deadline) const;
   Result<std::size_t> write(std::span<const std::byte> data, Deadline deadline) const;
   // Sends the data, or the buffers in order, whole; nobody else's bytes come in between.
-  // `bytes_sent` is set whatever the outcome. The deadline bounds the whole call.
+  // The deadline bounds the whole call. `bytes_sent` is set whatever the outcome. Without it
+  // nobody can tell how far a message got that a deadline or a cancel cut off in the middle, so
+  // every later write fails with EPIPE.
   Result<void> send_all(std::span<const std::byte> data, Deadline deadline,
                         std::size_t* bytes_sent = nullptr) const;
   Result<void> send_all(std::span<const iovec> buffers, Deadline deadline,

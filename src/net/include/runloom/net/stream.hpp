@@ -17,6 +17,8 @@
 
 namespace runloom::net {
 
+class RecvBuffer;
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -24,12 +26,15 @@ class Stream {
   // One transfer: waits until at least one byte is there, returns how many were read into
   // `buffer`; 0 is the end of the stream (and the answer to an empty buffer).
   virtual Result<std::size_t> read_some(std::span<std::byte> buffer, Deadline deadline = {}) = 0;
+  // As read_some, but takes the memory only when something may be there, so that a wait holds
+  // none. ENOMEM when there is none. See fd.hpp.
+  virtual Result<std::size_t> read_late(RecvBuffer& buffer, Deadline deadline = {});
   // One transfer: returns how many bytes the stream took, at least one unless `data` is empty.
   virtual Result<std::size_t> write_some(std::span<const std::byte> data,
                                          Deadline deadline = {}) = 0;
   // Write the data, or the buffers in order, whole. The deadline bounds the whole call. When it
-  // fails a part was sent, which `bytes_written` tells, and the stream is broken for framed
-  // protocols.
+  // fails a part was sent, which `bytes_written` tells. Without it a stream that was cut off by a
+  // deadline or a cancel in the middle of a message takes no more writes (EPIPE).
   virtual Result<void> write_all(std::span<const std::byte> data, Deadline deadline = {},
                                  std::size_t* bytes_written = nullptr);
   virtual Result<void> writev_all(std::span<const iovec> buffers, Deadline deadline = {},

@@ -37,6 +37,9 @@ class TcpStream final : public Stream {
 
   // --- Stream ---
   Result<std::size_t> read_some(std::span<std::byte> buffer, Deadline deadline = {}) override;
+  Result<std::size_t> read_late(RecvBuffer& buffer, Deadline deadline = {}) override {
+    return fd_.recv_late(buffer, deadline);
+  }
   Result<std::size_t> write_some(std::span<const std::byte> data, Deadline deadline = {}) override;
   Result<void> write_all(std::span<const std::byte> data, Deadline deadline = {},
                          std::size_t* bytes_written = nullptr) override;
