@@ -80,7 +80,13 @@ Polled block(int fd, int wake_fd, unsigned directions, Deadline deadline) {
     void* state = hooks.before ? hooks.before() : nullptr;
     const int count = ::ppoll(requests, 2, timeout, nullptr);
     const int err = errno;
+    const bool interrupted =
+        count < 0 && err == EINTR && hooks.interrupted && hooks.interrupted(state);
     if (hooks.after) hooks.after(state);
+    if (interrupted) {
+      result.error = make_error_code(Errc::cancelled);
+      return result;
+    }
     if (count < 0) {
       if (err == EINTR) continue;
       result.error = errno_code(err);

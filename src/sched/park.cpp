@@ -101,8 +101,8 @@ WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
   return code_of(fiber.word.load(std::memory_order_acquire));
 }
 
-// Blocks until signalled; false when the time was up first.
-bool wait_signal(ThreadWaiter& waiter, Deadline deadline) noexcept {
+// Blocks until signalled, else says why not: the time is up, or a signal's handler ends the wait.
+WakeCode wait_signal(ThreadWaiter& waiter, Deadline deadline, bool interruptible, void* state) {
   while (waiter.signal.load(std::memory_order_acquire) == 0) {
     timespec until{};
     timespec* limit = nullptr;
@@ -115,9 +115,15 @@ bool wait_signal(ThreadWaiter& waiter, Deadline deadline) noexcept {
     // FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time.
     const long rc = ::syscall(SYS_futex, &waiter.signal, FUTEX_WAIT_BITSET_PRIVATE, 0, limit,
                               nullptr, FUTEX_BITSET_MATCH_ANY);
-    if (rc != 0 && errno == ETIMEDOUT) return waiter.signal.load(std::memory_order_acquire) != 0;
+    if (rc == 0) continue;
+    WakeCode why = kWakePending;
+    if (errno == ETIMEDOUT) why = kWakeTimedOut;
+    if (errno == EINTR && interruptible && thread_hooks.interrupted &&
+        thread_hooks.interrupted(state))
+      why = kWakeCancelled;
+    if (why != kWakePending && waiter.signal.load(std::memory_order_acquire) == 0) return why;
   }
-  return true;
+  return kWakePending;
 }
 
 WakeCode block_thread(const WaitToken& token, const WaitOptions& options) {
@@ -130,9 +136,10 @@ WakeCode block_thread(const WaitToken& token, const WaitOptions& options) {
   }
   if (waiter.signal.load(std::memory_order_acquire) == 0) {
     void* state = thread_hooks.before ? thread_hooks.before() : nullptr;
-    // Timed out, unless somebody claims the wait first: then the signal is on its way.
-    if (!wait_signal(waiter, deadline) && !claim(token, kWakeTimedOut))
-      wait_signal(waiter, Deadline::never());
+    // Ended early, unless somebody claims the wait first: then the signal is on its way.
+    const WakeCode early = wait_signal(waiter, deadline, options.cancellable, state);
+    if (early != kWakePending && !claim(token, early))
+      wait_signal(waiter, Deadline::never(), false, state);
     if (thread_hooks.after) thread_hooks.after(state);
   }
   waiter.signal.store(0, std::memory_order_relaxed);

@@ -192,7 +192,9 @@ class WaitList {
 // Called around a wait of an OS thread that will really block (the bindings release the GIL).
 struct ThreadWaitHooks {
   void* (*before)() = nullptr;
-  void (*after)(void*) = nullptr;
+  void (*after)(void* state) = nullptr;
+  // A signal ended the system call. True: the wait ends as if it was cancelled, where it may be.
+  bool (*interrupted)(void* state) = nullptr;
 };
 void set_thread_wait_hooks(ThreadWaitHooks hooks) noexcept;
 ThreadWaitHooks thread_wait_hooks() noexcept;
