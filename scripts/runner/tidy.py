@@ -80,7 +80,9 @@ def check(build_directory: Path, program: str, jobs: int, limit: float | None) -
 
 def find_units(build_directory: Path) -> list[Unit]:
     commands = json.loads((build_directory / "compile_commands.json").read_text())
-    configuration = (ROOT / ".clang-tidy").read_bytes()
+    configuration = b"".join(
+        (ROOT / folder / ".clang-tidy").read_bytes() for folder in (".", "tests")
+    )
     digests: dict[Path, str] = {}
     units = []
     for entry in commands:
