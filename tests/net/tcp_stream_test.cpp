@@ -7,7 +7,7 @@ namespace {
 
 using net::bytes;
 
-NET_TEST(TcpStream, EchoesUntilTheEnd) {
+STREAM_TEST(TcpStream, EchoesUntilTheEnd) {
   Listening listening;
   auto echo = spawn([&] {
     auto stream = listening.listener.accept().value();
@@ -30,7 +30,7 @@ NET_TEST(TcpStream, EchoesUntilTheEnd) {
   EXPECT_TRUE(echo.join());
 }
 
-NET_TEST(TcpStream, ManyConnectionsAtOnce) {
+STREAM_TEST(TcpStream, ManyConnectionsAtOnce) {
   constexpr int kConnections = 100;
   Listening listening;
   auto server = spawn([&] {

@@ -6,6 +6,9 @@
 
 #include <array>
 
+#include "support/race.hpp"
+#include "support/sim_netpoll.hpp"
+
 namespace runloom::test {
 namespace {
 
@@ -25,6 +28,26 @@ class NetTest : public ::testing::Test {
   void (*body_)();
 };
 
+class SimTest : public ::testing::Test {
+ public:
+  SimTest(int hubs, void (*body)()) : hubs_(hubs), body_(body) {}
+  void TestBody() override {
+    for (std::uint64_t round = 0; round < 5 && !HasFailure(); ++round) {
+      const std::uint64_t seed = race_seed() + round;
+      SCOPED_TRACE("RUNLOOM_SEED=" + std::to_string(seed));
+      SimNetwork network(seed);
+      Options options = fiber_test_options(hubs_);
+      options.make_driver = network.driver_maker();
+      run_fiber_test(std::move(options), body_);
+      EXPECT_EQ(network.in_flight(), 0u);
+    }
+  }
+
+ private:
+  int hubs_;
+  void (*body_)();
+};
+
 [[maybe_unused]] const bool checks_descriptors = [] {
   add_leak_check("descriptors of net objects",
                  [] { return static_cast<long>(net::live_descriptors()); });
@@ -39,7 +62,7 @@ std::function<std::unique_ptr<Driver>(Hub&)> driver_maker(
 }
 
 bool register_net_test(const char* suite, const char* name, const char* file, int line,
-                       void (*body)()) {
+                       void (*body)(), bool simulated) {
   struct Backend {
     const char* name;
     Result<std::unique_ptr<net::Netpoll>> (*make)();
@@ -54,6 +77,12 @@ bool register_net_test(const char* suite, const char* name, const char* file, in
                                 return new NetTest(hubs, make, body);
                               });
     }
+  }
+  if (!simulated) return true;
+  for (const int hubs : {1, 2}) {
+    const std::string full = std::string(name) + "/sim/hubs" + std::to_string(hubs);
+    ::testing::RegisterTest(suite, full.c_str(), nullptr, nullptr, file, line,
+                            [hubs, body]() -> ::testing::Test* { return new SimTest(hubs, body); });
   }
   return true;
 }

@@ -3,6 +3,8 @@
 //     NET_TEST(TcpStream, Echoes) { ... }
 //
 // gives TcpStream.Echoes/epoll/hubs1, TcpStream.Echoes/epoll/hubs2 and the same for poll.
+// STREAM_TEST adds the simulated completion backend (see sim_netpoll.hpp), for bodies that use
+// nothing but connections between TcpStreams; it runs there with several seeds.
 #pragma once
 
 #include <functional>
@@ -22,7 +24,7 @@ std::function<std::unique_ptr<Driver>(Hub&)> driver_maker(
     Result<std::unique_ptr<net::Netpoll>> (*make)());
 
 bool register_net_test(const char* suite, const char* name, const char* file, int line,
-                       void (*body)());
+                       void (*body)(), bool simulated);
 
 // Two ends of a connection over the loopback. Fails the test when they can't be had.
 struct TcpPair {
@@ -52,9 +54,12 @@ std::int64_t process_cpu_ns();
 
 }  // namespace runloom::test
 
-#define NET_TEST(Suite, Name)                                               \
-  static void Suite##_##Name##_body();                                      \
-  [[maybe_unused]] static const bool Suite##_##Name##_registered =          \
-      ::runloom::test::register_net_test(#Suite, #Name, __FILE__, __LINE__, \
-                                         &Suite##_##Name##_body);           \
+#define RUNLOOM_NET_TEST(Suite, Name, simulated)                             \
+  static void Suite##_##Name##_body();                                       \
+  [[maybe_unused]] static const bool Suite##_##Name##_registered =           \
+      ::runloom::test::register_net_test(#Suite, #Name, __FILE__, __LINE__,  \
+                                         &Suite##_##Name##_body, simulated); \
   static void Suite##_##Name##_body()
+
+#define NET_TEST(Suite, Name) RUNLOOM_NET_TEST(Suite, Name, false)
+#define STREAM_TEST(Suite, Name) RUNLOOM_NET_TEST(Suite, Name, true)
