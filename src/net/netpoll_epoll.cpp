@@ -191,7 +191,7 @@ void EpollNetpoll::deliver(const epoll_event& event) noexcept {
                     event.events & kSticky);
       break;
     case EventTag::foreign:
-      foreign_event(static_cast<int>(word >> 23), event_generation(word), ready_of(event.events));
+      foreign_->event(static_cast<int>(word >> 23), event_generation(word), ready_of(event.events));
       break;
     case EventTag::wake:
       break;

@@ -137,8 +137,9 @@ void PollNetpoll::collect() {
     add(fd, wanted, {&desc, generation});
     ++i;
   }
-  for (const auto& [fd, entry] : foreign_)
-    if (entry.armed != 0) add(fd, entry.armed, {nullptr, entry.id});
+  foreign_->for_each_armed([this](const ForeignFd& entry) {
+    add(entry.fd, entry.armed, {nullptr, entry.id});
+  });
 }
 
 int PollNetpoll::poll(std::int64_t timeout_ns) {
@@ -175,7 +176,7 @@ int PollNetpoll::poll(std::int64_t timeout_ns) {
       deliver_event(*targets_[i].desc, targets_[i].generation, ready,
                     static_cast<std::uint32_t>(request.revents & kStickyEvents));
     } else {
-      foreign_event(request.fd, targets_[i].generation, ready);
+      foreign_->event(request.fd, targets_[i].generation, ready);
     }
   }
   return delivered;

@@ -86,13 +86,16 @@ void reset_after_fork(PollDesc& desc) noexcept {
 }
 
 void fork_prepare() {
+  lock_backends(ForkStage::prepare);
   pool_lock.lock_for_fork();
 }
 void fork_parent() {
   pool_lock.unlock_for_fork();
+  lock_backends(ForkStage::parent);
 }
 void fork_child() {
   pool_lock.unlock_for_fork();
+  lock_backends(ForkStage::child);
   note_fork();
   for (Slab* slab = slabs; slab; slab = slab->next)
     for (PollDesc& desc : slab->desc)
@@ -284,13 +287,15 @@ struct Woken {
   void claim(WaitNode* node, WakeCode code) noexcept {
     if (node && detail::claim(node->token, code)) add(*node);
   }
-  void schedule() noexcept {
-    while (first) {
+  std::size_t schedule() noexcept {
+    std::size_t count = 0;
+    for (; first; ++count) {
       WaitNode* next = first->next;
       if (first->data && watch_of(*first).thread) watch_of(*first).thread->signal();
       detail::schedule(first->token.waiter);
       first = next;
     }
+    return count;
   }
 };
 
@@ -311,19 +316,34 @@ void apply_event(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
 
 }  // namespace
 
+namespace {
+void claim_all(PollDesc& desc, WakeCode code, Woken& woken) noexcept {
+  for (const Side side : {kReadSide, kWriteSide}) {
+    woken.claim(std::exchange(desc.direction[side].waiter, nullptr), code);
+    while (WaitNode* node = desc.queue[side].pop_front())
+      woken.claim(node, code);
+    desc.word.fetch_and(~PollDesc::queue_bit(side), std::memory_order_relaxed);
+  }
+  while (WaitNode* node = desc.watchers.pop_front())
+    woken.claim(node, code);
+}
+}  // namespace
+
+std::size_t wake_waiters(PollDesc& desc, WakeCode code) noexcept {
+  Woken woken;
+  {
+    std::lock_guard hold(desc.lock);
+    claim_all(desc, code, woken);
+  }
+  return woken.schedule();
+}
+
 void end_waits(PollDesc& desc) noexcept {
   Woken woken;
   PollHome* home;
   {
     std::lock_guard hold(desc.lock);
-    for (const Side side : {kReadSide, kWriteSide}) {
-      woken.claim(std::exchange(desc.direction[side].waiter, nullptr), detail::kWakeClosed);
-      while (WaitNode* node = desc.queue[side].pop_front())
-        woken.claim(node, detail::kWakeClosed);
-      desc.word.fetch_and(~PollDesc::queue_bit(side), std::memory_order_relaxed);
-    }
-    while (WaitNode* node = desc.watchers.pop_front())
-      woken.claim(node, detail::kWakeClosed);
+    claim_all(desc, detail::kWakeClosed, woken);
     home = desc.home.exchange(nullptr, std::memory_order_relaxed);
   }
   woken.schedule();

@@ -181,6 +181,10 @@ bool mark_closed(PollDesc& desc, std::uint32_t generation) noexcept;
 // registration.
 void end_waits(PollDesc& desc) noexcept;
 
+// Wakes the parked operations and watchers, and whoever queues for a lock, with `code`. Returns how
+// many.
+std::size_t wake_waiters(PollDesc& desc, detail::WakeCode code) noexcept;
+
 // An event: `ready` are the directions it concerns, `sticky` is kept. Dropped when the generation
 // is another one. Any thread.
 void deliver_event(PollDesc& desc, std::uint32_t generation, unsigned ready,

@@ -7,25 +7,14 @@
 
 #include <atomic>
 #include <memory>
-#include <unordered_map>
 
+#include "foreign_fds.hpp"
 #include "io_loop.hpp"
 #include "poll_home.hpp"
 
 namespace runloom::net {
 
-// A descriptor that is not ours, while somebody waits on it: one registration, one-shot, for the
-// directions of all its waiters together.
-struct ForeignFd {
-  int fd = -1;
-  std::uint32_t id = 0;      // tells an event of this entry from one of an earlier entry
-  unsigned armed = 0;        // the directions that the kernel watches for now
-  bool registered = false;   // the kernel knows it, armed or not
-  detail::WaitList waiters;  // each with a Watch
-  unsigned wanted() const noexcept { return watched_directions(waiters); }
-};
-
-class ReadinessPoll : public IoLoop, public PollHomeOwner {
+class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel {
  public:
   // `follows_waiters`: the backend must be told of each new waiter.
   explicit ReadinessPoll(bool follows_waiters);
@@ -41,14 +30,14 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
   // or has no home.
   static bool link_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
   static void unlink_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
-  // Adds a node with a Watch to the waiters of a descriptor that is not ours.
-  Result<void> link_foreign(int fd, detail::WaitNode& node);
-  void unlink_foreign(int fd, detail::WaitNode& node) noexcept;
-  // Wakes the waiters of a descriptor that is not ours with `code`. Returns how many.
-  std::size_t end_foreign(int fd, detail::WakeCode code) noexcept;
+  // The waits on descriptors that are not ours.
+  ForeignFds& foreign() noexcept {
+    renew();
+    return *foreign_;
+  }
 
   bool wants_poll() const noexcept final {
-    return registered_.load(std::memory_order_relaxed) != 0 || !foreign_.empty();
+    return registered_.load(std::memory_order_relaxed) != 0 || !foreign_->empty();
   }
   void after_fork() noexcept final {
     note_fork();
@@ -66,15 +55,10 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
   virtual Result<void> arm(PollDesc& desc) = 0;
   // Any thread.
   virtual void disarm(PollDesc& desc) noexcept = 0;
-  // Watches for the entry's wanted() directions, until one event has come.
-  virtual Result<void> arm_foreign(ForeignFd& entry) = 0;
-  virtual void disarm_foreign(ForeignFd& entry) noexcept = 0;
   // After a fork: gives up what is shared with the parent, without touching it, and builds anew.
   virtual void reopen() noexcept = 0;
 
   // --- what it calls ---
-  // A foreign event. Dropped when the entry is another one by now.
-  void foreign_event(int fd, std::uint32_t id, unsigned ready) noexcept;
   // True when the process was forked since: poll() and the operations begin with it.
   bool inherited() const noexcept {
     return home_->fork != fork_generation.load(std::memory_order_relaxed);
@@ -84,7 +68,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
   void retire() noexcept;
 
   PollHome* home_;
-  std::unordered_map<int, ForeignFd> foreign_;
+  std::unique_ptr<ForeignFds> foreign_;
   Watcher watcher_;
 
  private:
@@ -95,10 +79,11 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner {
   void before_accept() noexcept final;
   Result<void> adopt_slow(PollDesc& desc);
   static bool known_drained(const PollDesc& desc, unsigned directions) noexcept;
-  void drop_foreign(std::unordered_map<int, ForeignFd>::iterator entry) noexcept;
+
+  friend std::size_t end_waits(int fd, Errc error);
+  ReadinessPoll* next_ = nullptr;  // all backends of the process
 
   std::atomic<std::size_t> registered_{0};
-  std::uint32_t next_foreign_id_ = 0;
   std::int64_t accept_turn_ = 0;  // the turn that accepted_ counts for
   int accepted_ = 0;
 };

@@ -107,6 +107,12 @@ Result<std::unique_ptr<Netpoll>> make_poll_netpoll();
 // closed through runloom meanwhile.
 Result<unsigned> wait_fd(int fd, unsigned events, Deadline deadline = {});
 
+// Wakes every fiber that waits on the number `fd` now, with Errc::closed or Errc::cancelled;
+// returns how many. For whoever closes a descriptor that runloom does not own. Any thread.
+// Operations of a completion backend, and OS threads that wait on such a descriptor, are not
+// reached.
+std::size_t end_waits(int fd, Errc error);
+
 // Descriptors that live objects of the process own.
 std::size_t live_descriptors() noexcept;
 

@@ -1,0 +1,85 @@
+#include "foreign_fds.hpp"
+
+namespace runloom::net {
+namespace {
+
+// The number was closed behind our back and is now one of our own, whose registration with the
+// same kernel object must not be touched.
+bool is_ours(int fd) noexcept {
+  PollDesc* desc = find_desc(fd);
+  if (desc) leave(*desc);
+  return desc != nullptr;
+}
+
+void schedule(detail::WaitNode& node) noexcept {
+  detail::schedule(node.token.waiter);
+}
+
+}  // namespace
+
+Result<void> ForeignFds::link(int fd, detail::WaitNode& node) {
+  if (is_ours(fd)) return fail_errno(EBUSY);
+  std::lock_guard hold(mutex_);
+  const auto [it, fresh] = entries_.try_emplace(fd);
+  ForeignFd& entry = it->second;
+  if (fresh) {
+    entry.fd = fd;
+    entry.id = ++next_id_ & kGenerationMask;
+    count_.fetch_add(1, std::memory_order_relaxed);
+  }
+  entry.waiters.push_back(node);
+  if ((watch_of(node).directions & ~entry.armed) == 0) return {};
+  auto armed = kernel_.arm_foreign(entry);
+  if (armed) {
+    entry.armed = entry.wanted();
+  } else {
+    entry.waiters.remove(node);
+    if (entry.waiters.empty()) drop(it);
+  }
+  return armed;
+}
+
+void ForeignFds::settle(int fd, detail::WaitNode& node) noexcept {
+  std::lock_guard hold(mutex_);
+  const auto it = entries_.find(fd);
+  if (it == entries_.end()) return;
+  it->second.waiters.remove_if_linked(node);
+  if (it->second.waiters.empty()) drop(it);
+}
+
+void ForeignFds::event(int fd, std::uint32_t id, unsigned ready) noexcept {
+  std::lock_guard hold(mutex_);
+  const auto it = entries_.find(fd);
+  if (it == entries_.end() || it->second.id != id) return;
+  ForeignFd& entry = it->second;
+  entry.armed = 0;
+  claim_watchers(entry.waiters, ready, schedule);
+  if (entry.waiters.empty()) {
+    drop(it);
+    return;
+  }
+  if (!is_ours(fd) && kernel_.arm_foreign(entry)) {
+    entry.armed = entry.wanted();
+    return;
+  }
+  // It can't be watched any longer (closed meanwhile): let the waiters find out themselves.
+  claim_watchers(entry.waiters, kRead | kWrite, schedule);
+  drop(it);
+}
+
+void ForeignFds::claim(int fd, detail::WakeCode code, std::vector<detail::Waiter*>& claimed) {
+  std::lock_guard hold(mutex_);
+  const auto it = entries_.find(fd);
+  if (it == entries_.end()) return;
+  while (detail::WaitNode* node = it->second.waiters.pop_front())
+    if (detail::claim(node->token, code)) claimed.push_back(node->token.waiter);
+  // The entry goes when one of them settles, on the hub's thread.
+}
+
+void ForeignFds::drop(Entries::iterator entry) noexcept {
+  if (!is_ours(entry->first)) kernel_.disarm_foreign(entry->second);
+  entries_.erase(entry);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace runloom::net

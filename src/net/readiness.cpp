@@ -1,0 +1,267 @@
+#include "readiness.hpp"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runloom/sched/fiber.hpp"
+#include "runloom/sched/scheduler.hpp"
+
+namespace runloom::net {
+
+using detail::WaitNode;
+using detail::WakeCode;
+
+// ---------------------------------------------------------------- registration
+
+namespace {
+// All backends of the process, for whoever must reach the waiters of every hub.
+std::mutex backends_mutex;
+ReadinessPoll* backends = nullptr;
+}  // namespace
+
+void lock_backends(ForkStage stage) noexcept {
+  stage == ForkStage::prepare ? backends_mutex.lock() : backends_mutex.unlock();
+}
+
+ReadinessPoll::ReadinessPoll(bool follows_waiters)
+    : home_(new PollHome(*this, Scheduler::current(), follows_waiters)),
+      foreign_(std::make_unique<ForeignFds>(*this)) {
+  std::lock_guard hold(backends_mutex);
+  next_ = std::exchange(backends, this);
+}
+
+ReadinessPoll::~ReadinessPoll() = default;
+
+void ReadinessPoll::retire() noexcept {
+  {
+    std::lock_guard hold(backends_mutex);
+    ReadinessPoll** link = &backends;
+    while (*link != this)
+      link = &(*link)->next_;
+    *link = next_;
+  }
+  std::exchange(home_, nullptr)->retire();
+}
+
+void ReadinessPoll::renew() noexcept {
+  if (!inherited()) return;
+  auto* fresh = new PollHome(*this, home_->scheduler, home_->follows_waiters);
+  std::exchange(home_, fresh)->retire();
+  registered_.store(0, std::memory_order_relaxed);
+  // Another thread may have been changing the old ones, and the waiters are gone.
+  [[maybe_unused]] ForeignFds* abandoned = foreign_.release();
+  foreign_ = std::make_unique<ForeignFds>(*this);
+  reopen();
+}
+
+// A PollDesc stays where it is if fibers of this scheduler can be woken from there, or if somebody
+// waits on it there. Else it moves: nothing is lost, because a fresh registration reports what is
+// ready.
+Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
+  renew();
+  PollHome* old;
+  {
+    std::lock_guard hold(desc.lock);
+    if (desc.closed()) return fail(Errc::closed);
+    old = desc.home.load(std::memory_order_relaxed);
+    if (old == home_) return {};
+    if (old && old->alive()) {
+      const bool waited_on = desc.direction[kReadSide].waiter ||
+                             desc.direction[kWriteSide].waiter || !desc.watchers.empty();
+      if (waited_on || old->scheduler == home_->scheduler) return {};
+    }
+    home_->add_reference();
+    desc.home.store(home_, std::memory_order_release);
+  }
+  if (old) {
+    old->forget(desc);
+    old->drop_reference();
+  }
+  registered_.fetch_add(1, std::memory_order_relaxed);
+  auto armed = arm(desc);
+  bool taken;  // closed, or moved on, while it was being registered
+  {
+    std::lock_guard hold(desc.lock);
+    taken = desc.home.load(std::memory_order_relaxed) != home_;
+    if (!armed && !taken) desc.home.store(nullptr, std::memory_order_relaxed);
+  }
+  if (armed) {
+    if (taken) disarm(desc);
+    return {};
+  }
+  if (!taken) {
+    registered_.fetch_sub(1, std::memory_order_relaxed);
+    home_->drop_reference();
+    nudge(desc);  // who relied on this registration must make one of his own
+  }
+  return armed;
+}
+
+// ---------------------------------------------------------------- waits
+
+Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint32_t seen,
+                                            WaitReason reason, Deadline deadline) {
+  if (auto adopted = adopt(desc); !adopted) return Unexpected{adopted.error()};
+  PollDesc::Direction& direction = desc.direction[side];
+  PollHome* follower = nullptr;
+  desc.lock.lock();
+  if (desc.closed()) {
+    desc.lock.unlock();
+    return WakeCode{detail::kWakeClosed};
+  }
+  PollHome* home = desc.home.load(std::memory_order_relaxed);
+  if (direction.seq.load(std::memory_order_relaxed) != seen || !home) {
+    desc.lock.unlock();
+    return WakeCode{kWakeEvent};
+  }
+  WaitNode node(detail::begin_wait(), kWakeEvent);
+  direction.waiter = &node;
+  if (home->follows_waiters) {
+    follower = home;
+    follower->add_reference();
+  }
+  desc.lock.unlock();
+  if (follower) {
+    follower->announce(desc);
+    follower->drop_reference();
+  }
+  const WakeCode code = detail::wait(
+      node.token,
+      {.reason = reason, .object = desc.shown(), .deadline = deadline, .external = true});
+  if (code < kWakeEvent) {
+    std::lock_guard hold(desc.lock);
+    if (direction.waiter == &node) direction.waiter = nullptr;
+  }
+  return code;
+}
+
+bool ReadinessPoll::link_watch(PollDesc& desc, WaitNode& node) noexcept {
+  PollHome* follower = nullptr;
+  {
+    std::lock_guard hold(desc.lock);
+    PollHome* home = desc.home.load(std::memory_order_relaxed);
+    if (desc.closed() || !home) return false;
+    desc.watchers.push_back(node);
+    if (home->follows_waiters) {
+      follower = home;
+      follower->add_reference();
+    }
+  }
+  if (follower) {
+    follower->announce(desc);
+    follower->drop_reference();
+  }
+  return true;
+}
+
+void ReadinessPoll::unlink_watch(PollDesc& desc, WaitNode& node) noexcept {
+  std::lock_guard hold(desc.lock);
+  desc.watchers.remove_if_linked(node);
+}
+
+// True when the last attempt of each direction found it drained and no event has come since.
+bool ReadinessPoll::known_drained(const PollDesc& desc, unsigned directions) noexcept {
+  for (const Side side : {kReadSide, kWriteSide}) {
+    const PollDesc::Direction& direction = desc.direction[side];
+    if ((directions & direction_of(side)) && direction.seq.load(std::memory_order_acquire) !=
+                                                 direction.drained.load(std::memory_order_relaxed))
+      return false;
+  }
+  return true;
+}
+
+Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, Watch& watch, Deadline deadline) {
+  WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
+  do {
+    // Without a home the registration has just failed elsewhere: try again.
+    auto adopted = desc.closed() ? Result<void>(fail(Errc::closed)) : adopt(desc);
+    if (!adopted) {
+      detail::try_abandon(node.token);
+      return Unexpected{adopted.error()};
+    }
+  } while (!link_watch(desc, node));
+  // Linked first, then looked at: an event in between is not lost.
+  std::error_code error;
+  unsigned ready = 0;
+  if (!known_drained(desc, watch.directions)) {
+    const auto polled = poll_now(desc.fd, watch.directions);
+    if (polled) {
+      ready = *polled;
+    } else {
+      error = polled.error();
+    }
+  }
+  WakeCode code = kWakeEvent;
+  const bool decided = (ready != 0 || error) && detail::try_abandon(node.token);
+  if (!decided)
+    code = detail::wait(node.token, {.reason = WaitReason::io_poll,
+                                     .object = desc.shown(),
+                                     .deadline = deadline,
+                                     .external = true});
+  unlink_watch(desc, node);
+  if (decided && error) return Unexpected{error};
+  if (decided) watch.ready = ready;
+  return code;
+}
+
+void ReadinessPoll::give_way() noexcept {
+  this_fiber::yield();
+}
+
+void ReadinessPoll::before_accept() noexcept {
+  constexpr int kAcceptsPerTurn = 64;
+  constexpr int kLongestTurn = 64;  // yields
+  const Hub& hub = *detail::fiber_hub();
+  if (accept_turn_ == hub.turn_ns() && accepted_ >= kAcceptsPerTurn)
+    for (int i = 0; i < kLongestTurn && accept_turn_ == hub.turn_ns(); ++i)
+      this_fiber::yield();
+  if (accept_turn_ != hub.turn_ns()) {
+    accept_turn_ = hub.turn_ns();
+    accepted_ = 0;
+  }
+  ++accepted_;
+}
+
+// ---------------------------------------------------------------- descriptors that are not ours
+
+Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadline deadline) {
+  ForeignFds& waits = foreign();
+  Watch watch{directions};
+  WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
+  if (auto linked = waits.link(fd, node); !linked) {
+    detail::try_abandon(node.token);
+    return Unexpected{linked.error()};
+  }
+  const WakeCode code =
+      detail::wait(node.token, {.reason = WaitReason::io_poll,
+                                .object = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+                                .deadline = deadline,
+                                .external = true});
+  waits.settle(fd, node);
+  if (code == kWakeEvent) return watch.ready;
+  return fail(detail::wake_error(code));
+}
+
+std::size_t end_waits(int fd, Errc error) {
+  const WakeCode code =
+      error == Errc::cancelled ? detail::kWakeCancelled : WakeCode{detail::kWakeClosed};
+  std::vector<detail::Waiter*> claimed;
+  if (PollDesc* desc = find_desc(fd)) {
+    const std::size_t count = wake_waiters(*desc, code);
+    leave(*desc);
+    return count;
+  }
+  {
+    std::lock_guard hold(backends_mutex);
+    for (ReadinessPoll* each = backends; each; each = each->next_)
+      if (!each->inherited()) each->foreign_->claim(fd, code, claimed);
+  }
+  for (detail::Waiter* waiter : claimed)
+    detail::schedule(waiter);
+  return claimed.size();
+}
+
+}  // namespace runloom::net
