@@ -126,6 +126,12 @@ FiberId fiber_id(const Fiber* fiber) noexcept {
   return fiber->slot->id.load(std::memory_order_relaxed);
 }
 
+void discard_fiber(Fiber* fiber) noexcept {
+  fiber->slot->done.store(true, std::memory_order_release);
+  fiber->refs.store(1, std::memory_order_relaxed);
+  drop_reference(*fiber);
+}
+
 void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept {
   fiber->ops = ops;
   fiber->handle_dropped = !joinable;

@@ -80,6 +80,7 @@ void HubImpl::after_fork(bool has_thread) noexcept {
   replace(fresh_lock, LockRank::queue);
   inbox.store(nullptr, std::memory_order_relaxed);
   sleeping.store(false, std::memory_order_relaxed);
+  visitors.store(0, std::memory_order_relaxed);
   external.store(0, std::memory_order_relaxed);
   // The timers of dropped fibers lie on their stacks. On our own thread the heap is in order.
   has_thread ? timers.clear() : replace(timers);

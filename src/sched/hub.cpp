@@ -28,6 +28,7 @@ HubImpl::HubImpl(Scheduler& scheduler, Scheduler::Impl& owner, int index)
 }
 
 HubImpl::~HubImpl() {
+  wait_for_visitors();
   stacks.flush();
 }
 
@@ -66,13 +67,21 @@ std::int64_t HubImpl::read_clock() noexcept {
 
 // ---------------------------------------------------------------- inbox
 
+void HubImpl::wait_for_visitors() const noexcept {
+  while (visitors.load(std::memory_order_acquire) != 0)
+    ::sched_yield();
+}
+
 void HubImpl::push(Message& message) noexcept {
+  const bool visitor = !tl_hub || &tl_hub->impl != &impl;
+  if (visitor) visitors.fetch_add(1, std::memory_order_relaxed);  // published with the message
   Message* head = inbox.load(std::memory_order_relaxed);
   do
     message.next = head;
   while (!inbox.compare_exchange_weak(head, &message, std::memory_order_release,
                                       std::memory_order_relaxed));
   wake_if_sleeping();
+  if (visitor) visitors.fetch_sub(1, std::memory_order_release);
 }
 
 // The other half of the announcement in idle(): either we see `sleeping`, or the hub sees what

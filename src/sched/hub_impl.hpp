@@ -127,6 +127,7 @@ struct HubImpl final : Hub {
 
   // --- any thread ---
   void push(Message& message) noexcept;
+  void wait_for_visitors() const noexcept;  // until none is left
   void wake_if_sleeping() noexcept;
   // Fibers that started here or stand here to start, and have not ended.
   std::uint64_t load() const noexcept;
@@ -159,6 +160,9 @@ struct HubImpl final : Hub {
 
   alignas(64) std::atomic<Message*> inbox{nullptr};
   std::atomic<bool> sleeping{false};
+  // Threads of others that are inside push() or Scheduler::stop(). What they do may be what ends
+  // the run, and the scheduler with it, while they are still on their way out.
+  std::atomic<std::uint32_t> visitors{0};
 
   alignas(64) OwnedCounter started, ended, switches, turns, polls, sleeps, stolen;
   std::atomic<std::uint64_t> timers_armed{0};

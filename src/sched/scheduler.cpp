@@ -301,9 +301,12 @@ Result<std::uint64_t> Scheduler::run() {
 
 void Scheduler::stop() noexcept {
   // Async-signal-safe: no lock; `end` stays none, which run() takes for a stop.
+  HubImpl& home = *impl_->hubs[0];
+  home.visitors.fetch_add(1, std::memory_order_relaxed);
   impl_->run_over.store(true, std::memory_order_seq_cst);
   for (const auto& hub : impl_->hubs)
     hub->wake_if_sleeping();
+  home.visitors.fetch_sub(1, std::memory_order_release);
 }
 
 void Scheduler::cancel_all() noexcept {

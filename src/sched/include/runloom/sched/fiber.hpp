@@ -52,6 +52,8 @@ void* fiber_frame(Fiber* fiber) noexcept;
 // The fiber-local memory of SpawnOptions::local_size; null: none.
 void* fiber_local(const Fiber* fiber) noexcept;
 FiberId fiber_id(const Fiber* fiber) noexcept;
+// Gives back what was allocated and not started.
+void discard_fiber(Fiber* fiber) noexcept;
 // Queues it. With `joinable` one reference belongs to the caller (release_fiber), else none.
 void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept;
 // Waits for the end; the fiber's exception, if any, is rethrown once.
@@ -101,8 +103,15 @@ Fiber* spawn_fiber(Scheduler* scheduler, F&& fn, const SpawnOptions& options, bo
   using Frame = FiberFrame<std::decay_t<F>>;
   Fiber* fiber = allocate_fiber(scheduler, options, sizeof(Frame), alignof(Frame), error);
   if (!fiber) return nullptr;
+  struct Discard {
+    Fiber* fiber;
+    ~Discard() {
+      if (fiber) discard_fiber(fiber);
+    }
+  } unless_stored{fiber};  // copying fn may throw
   auto* frame = static_cast<Frame*>(fiber_frame(fiber));
   new (frame->fn) std::decay_t<F>(std::forward<F>(fn));
+  unless_stored.fiber = nullptr;
   start_fiber(fiber, &Frame::ops, joinable);
   return fiber;
 }
@@ -198,9 +207,7 @@ class [[nodiscard]] JoinHandle {
   void cancel() const noexcept {
     if (fiber_) detail::cancel_fiber(fiber_);
   }
-  FiberHandle handle() const noexcept {
-    return fiber_ ? FiberHandle(fiber_) : FiberHandle();
-  }
+  FiberHandle handle() const noexcept { return fiber_ ? FiberHandle(fiber_) : FiberHandle(); }
   void detach() noexcept {
     if (fiber_) detail::release_fiber(std::exchange(fiber_, nullptr));
   }
