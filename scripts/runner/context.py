@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -48,7 +48,7 @@ class Python:
         return {
             "PYTHONPATH": f"{self.extension / 'lib'}:{ROOT / 'python'}",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "RUNLOOM_EXAMPLES": str(BUILD / "release" / "examples"),
+            "RUNLOOM_BUILD_DIR": str(BUILD / "release"),
         }
 
 
@@ -61,8 +61,13 @@ class Context:
 
     @property
     def python(self) -> Python:
-        """The one on which everything is tested and linted."""
+        """The one on which everything is tested."""
         return self.pythons[0]
+
+    @property
+    def tool_python(self) -> Python:
+        """The one in build/venv, for tests that need no module of ours."""
+        return Python(main_version(), MAIN_VENV / "bin" / "python")
 
 
 @cache
@@ -171,7 +176,13 @@ def ctest(
 
 
 def pytest(
-    python: Python, title: str, arguments: Sequence[str], *, limit: float, log: str = "pytest"
+    python: Python,
+    title: str,
+    arguments: Sequence[str],
+    *,
+    limit: float,
+    log: str = "pytest",
+    environment: Mapping[str, str] | None = None,
 ) -> Results:
     """Runs pytest under an interpreter, with the extension that was built for it."""
     log = f"{log}-{python.version}"
@@ -185,7 +196,7 @@ def pytest(
         ],
         log=log,
         limit=limit,
-        environment=python.environment,
+        environment={**python.environment, **(environment or {})},
         ok=(0, 1, 5),  # 1: some test failed; 5: none was chosen
     )  # fmt: skip
     if not report.exists():

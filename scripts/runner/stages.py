@@ -27,6 +27,11 @@ from context import (
 )
 from results import Results
 
+# For programs that ctest does not start, which sets the same itself.
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
+}
 PREFIX = BUILD / "release" / "prefix"
 
 
@@ -53,8 +58,9 @@ def tools(context: Context) -> Results:
     """What needs no build of runloom: the scripts and the bench harness."""
     folders = [f"tests/{name}" for name in ("scripts", "bench") if files(f"tests/{name}/test_*.py")]
     require(folders, "tests/scripts and tests/bench have no tests")
-    main = next(p for p in context.pythons if p.venv == MAIN_VENV)
-    return pytest(main, "testing the scripts", folders, limit=5 * MINUTE, log="tools")
+    return pytest(
+        context.tool_python, "testing the scripts", folders, limit=5 * MINUTE, log="tools"
+    )
 
 
 def core(context: Context) -> Results:
@@ -133,16 +139,35 @@ def build_extension(context: Context, python: Python) -> None:
 def cpp(context: Context) -> Results:
     require(has_core(), "src/sched has no sources")
     others = "^(stress|lint|fuzz)$"
-    return ctest(context, "release", "running C++ tests", ["-LE", others], limit=20 * MINUTE)
+    results = ctest(context, "release", "running C++ tests", ["-LE", others], limit=20 * MINUTE)
+    results.add(cpp_examples(context, "release"))
+    return results
+
+
+def cpp_examples(context: Context, preset: str) -> Results:
+    """The programs of examples/cpp, as a build made them, under clients in Python."""
+    if not files("tests/examples/test_*.py"):
+        say("    C++ examples: nothing to run: tests/examples has no tests")
+        return Results()
+    return pytest(
+        context.tool_python,
+        f"running C++ examples of {preset}",
+        ["tests/examples"],
+        limit=10 * MINUTE,
+        log=f"{preset}-examples",
+        environment={**SANITIZER_OPTIONS, "RUNLOOM_BUILD_DIR": str(BUILD / preset)},
+    )
 
 
 def asan(context: Context) -> Results:
     require(has_core(), "src/sched has no sources")
     build(context, configure("asan"))
     others = "^(stress|lint|consumer)$"
-    return ctest(
+    results = ctest(
         context, "asan", "running C++ tests under asan", ["-LE", others], limit=30 * MINUTE
     )
+    results.add(cpp_examples(context, "asan"))
+    return results
 
 
 def tsan(context: Context) -> Results:
