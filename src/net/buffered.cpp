@@ -1,6 +1,7 @@
 #include "runloom/net/buffered.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
@@ -54,6 +55,11 @@ Result<void> BufferedReader::read_exact(std::span<std::byte> buffer, Deadline de
   std::size_t done = 0;
   std::error_code error;
   while (done < buffer.size() && !error) {
+    // Each transfer makes an attempt even past the deadline.
+    if (done != 0 && deadline.passed()) {
+      error = Errc::timed_out;
+      break;
+    }
     auto count = read_some(buffer.subspan(done), deadline);
     if (!count) {
       error = count.error();
@@ -72,7 +78,7 @@ Result<std::string_view> BufferedReader::read_until(std::string_view delimiter, 
                                                     Deadline deadline) {
   RUNLOOM_CHECK(!delimiter.empty(), "read_until needs a delimiter");
   std::size_t searched = 0;  // no delimiter begins before it; bytes are looked at once
-  for (;;) {
+  for (bool filled = false;; filled = true) {
     const std::string_view have = unread().substr(0, limit);
     const std::size_t at = have.find(delimiter, searched);
     if (at != std::string_view::npos) {
@@ -81,7 +87,8 @@ Result<std::string_view> BufferedReader::read_until(std::string_view delimiter, 
     }
     if (have.size() == limit) return fail(make_error_code(ReadErrc::limit_exceeded));
     searched = have.size() < delimiter.size() ? 0 : have.size() - delimiter.size() + 1;
-    if (auto filled = fill(have.size() + 1, deadline); !filled) return Unexpected{filled.error()};
+    if (filled && deadline.passed()) return fail(Errc::timed_out);
+    if (auto more = fill(have.size() + 1, deadline); !more) return Unexpected{more.error()};
   }
 }
 
@@ -94,8 +101,9 @@ Result<std::string_view> BufferedReader::read_line(std::size_t limit, Deadline d
 }
 
 Result<std::string_view> BufferedReader::peek(std::size_t count, Deadline deadline) {
-  while (end_ - begin_ < count) {
-    if (auto filled = fill(count, deadline); !filled) return Unexpected{filled.error()};
+  for (bool filled = false; end_ - begin_ < count; filled = true) {
+    if (filled && deadline.passed()) return fail(Errc::timed_out);
+    if (auto more = fill(count, deadline); !more) return Unexpected{more.error()};
   }
   return unread();
 }
@@ -118,21 +126,43 @@ std::string BufferedReader::take_unread() {
   return out;
 }
 
+class BufferedReader::Late final : public RecvBuffer {
+ public:
+  Late(BufferedReader& reader, std::size_t wanted) noexcept : reader_(reader), wanted_(wanted) {}
+  std::span<std::byte> take() noexcept override {
+    if (!reader_.make_room(wanted_)) return {};
+    return std::as_writable_bytes(std::span(reader_.data_.get(), reader_.size_));
+  }
+  void give_back(std::ptrdiff_t count) noexcept override {
+    if (count > 0) {
+      reader_.end_ = static_cast<std::size_t>(count);
+    } else {
+      const int keep = errno;
+      reader_.release();
+      errno = keep;
+    }
+  }
+
+ private:
+  BufferedReader& reader_;
+  const std::size_t wanted_;
+};
+
 Result<void> BufferedReader::fill(std::size_t wanted, Deadline deadline) {
-  // An empty reader may wait long: first for the bytes, then take memory for them.
+  Result<std::size_t> count = std::size_t{0};
   if (begin_ == end_) {
-    if (auto ready = wait_readable(deadline); !ready) return ready;
+    release();
+    Late late(*this, wanted);
+    count = stream_->read_late(late, deadline);
+  } else {
+    if (!make_room(wanted)) return fail_errno(ENOMEM);
+    const std::span room(data_.get() + end_, size_ - end_);
+    count = stream_->read_some(std::as_writable_bytes(room), deadline);
+    if (count) end_ += *count;
   }
-  if (!make_room(wanted)) return fail_errno(ENOMEM);
-  const std::span room(data_.get() + end_, size_ - end_);
-  auto count = stream_->read_some(std::as_writable_bytes(room), deadline);
-  if (count && *count > 0) {
-    end_ += *count;
-    return {};
-  }
-  if (begin_ == end_) release();
   if (!count) return Unexpected{count.error()};
-  return fail(make_error_code(ReadErrc::end_of_stream));
+  if (*count == 0) return fail(make_error_code(ReadErrc::end_of_stream));
+  return {};
 }
 
 bool BufferedReader::make_room(std::size_t wanted) noexcept {

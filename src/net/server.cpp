@@ -83,7 +83,6 @@ struct Server::Impl {
 
   std::atomic<std::uint64_t> accepted{0};
   std::atomic<std::uint64_t> rejected{0};
-  std::atomic<std::uint64_t> cancelled{0};
 
   enum class Phase : std::uint8_t { made, serving, ended };
   std::atomic<Phase> phase{Phase::made};
@@ -129,7 +128,7 @@ ServerStats Server::stats() const noexcept {
   out.accepted = impl_->accepted.load(std::memory_order_relaxed);
   out.active = impl_->connections.active();
   out.rejected = impl_->rejected.load(std::memory_order_relaxed);
-  out.cancelled = impl_->cancelled.load(std::memory_order_relaxed);
+  out.cancelled = impl_->connections.cancelled();
   for (std::size_t i = 0; i < kServerFaults; ++i)
     out.faults[i] = impl_->faults.count(static_cast<ServerFault>(i));
   return out;
@@ -292,7 +291,7 @@ Result<void> Server::Impl::serve() {
 
 void Server::Impl::end_handlers() {
   if (!connections.wait([this] { return drain(); })) {
-    cancelled.fetch_add(connections.cancel(), std::memory_order_relaxed);
+    connections.cancel();
     const Deadline grace = Deadline::after(options.cancel_grace);
     if (!connections.wait([&] { return grace; })) connections.close();
   }

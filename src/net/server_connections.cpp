@@ -7,20 +7,26 @@
 namespace runloom::net {
 
 ConnectionSet::Entry::Entry(ConnectionSet& set, const Fd& socket)
-    : list_(set.lists_[static_cast<std::size_t>(Hub::current()->index())]),
+    : set_(set),
+      list_(set.lists_[static_cast<std::size_t>(Hub::current()->index())]),
       fiber_(this_fiber::handle()),
       socket_(socket) {
   const std::lock_guard hold(list_.mutex);
   next_ = list_.head;
   if (next_) next_->prev_ = this;
   list_.head = this;
-  if (list_.cancelled) fiber_.cancel();
+  if (list_.cancelled) cancel();
 }
 
 ConnectionSet::Entry::~Entry() {
   const std::lock_guard hold(list_.mutex);
   (prev_ ? prev_->next_ : list_.head) = next_;
   if (next_) next_->prev_ = prev_;
+}
+
+void ConnectionSet::Entry::cancel() {
+  fiber_.cancel();
+  set_.cancelled_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void ConnectionSet::open(int hubs) {
@@ -37,15 +43,13 @@ void ConnectionSet::end() noexcept {
   fibers_.done();
 }
 
-std::uint64_t ConnectionSet::cancel() {
-  std::uint64_t count = 0;
+void ConnectionSet::cancel() {
   for (List& list : lists_) {
     const std::lock_guard hold(list.mutex);
     list.cancelled = true;
-    for (Entry* entry = list.head; entry; entry = entry->next_, ++count)
-      entry->fiber_.cancel();
+    for (Entry* entry = list.head; entry; entry = entry->next_)
+      entry->cancel();
   }
-  return count;
 }
 
 void ConnectionSet::close() {

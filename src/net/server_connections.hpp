@@ -29,6 +29,9 @@ class ConnectionSet {
 
    private:
     friend class ConnectionSet;
+    void cancel();
+
+    ConnectionSet& set_;
     Entry* prev_ = nullptr;
     Entry* next_ = nullptr;
     List& list_;
@@ -63,8 +66,9 @@ class ConnectionSet {
   }
   void look() noexcept { changed_.set(); }
 
-  // Cancels the handlers there are, and those that begin later. Returns how many there are.
-  std::uint64_t cancel();
+  // Cancels the handlers there are, and those that begin later.
+  void cancel();
+  std::uint64_t cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
   // Closes their sockets.
   void close();
   // Parks until each end() is done with the set.
@@ -80,6 +84,7 @@ class ConnectionSet {
 
   std::vector<List> lists_;
   std::atomic<std::uint64_t> active_{0};
+  std::atomic<std::uint64_t> cancelled_{0};
   std::atomic<bool> waited_for_{false};
   Event changed_;
   WaitGroup fibers_;

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <chrono>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "runloom/net/tcp_listener.hpp"
+#include "runloom/net/tcp_stream.hpp"
+#include "runloom/sched/fiber.hpp"
+#include "support/fiber_test.hpp"
 #include "support/memory_stream.hpp"
 
 namespace runloom::net {
@@ -180,6 +184,29 @@ TEST(BufferedReader, ErrorsOfTheStreamComeThrough) {
   EXPECT_EQ(*reader.read_some(into(none)), 0u);
 }
 
+TEST(BufferedReader, R02BytesNowAndThenDoNotExtendADeadline) {
+  const auto drip = [] {
+    MemoryStream stream;
+    for (int i = 0; i < 100; ++i)
+      stream.add("x");
+    return stream;
+  };
+  const std::error_code timed_out = make_error_code(Errc::timed_out);
+  // A deadline that has passed allows one attempt, not one for each byte.
+  auto lines = drip();
+  BufferedReader by_line(lines);
+  EXPECT_EQ(by_line.read_line(1000, Deadline::now()).error(), timed_out);
+  EXPECT_EQ(by_line.unread(), "x");
+  auto pieces = drip();
+  BufferedReader by_size(pieces);
+  std::string ten(10, '\0');
+  std::size_t count = 0;
+  EXPECT_EQ(by_size.read_exact(into(ten), Deadline::now(), &count).error(), timed_out);
+  EXPECT_EQ(count, 1u);
+  EXPECT_EQ(by_size.peek(10, Deadline::now()).error(), timed_out);
+  EXPECT_EQ(by_size.unread(), "x");
+}
+
 // Any mix of calls over any arrival of the bytes gives the same bytes in the same order.
 TEST(BufferedReader, RandomCallsLoseNothing) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
@@ -229,6 +256,69 @@ TEST(BufferedReader, RandomCallsLoseNothing) {
     }
     EXPECT_EQ(got, sent);
   }
+}
+
+// Two connected streams.
+struct Pair {
+  Pair() {
+    auto listener = TcpListener::listen(Address::loopback_ipv4());
+    auto connecting = spawn([&] { return TcpStream::connect(*listener->local_address()); });
+    here = std::move(*listener->accept());
+    there = std::move(*connecting.join());
+    listener->close();
+  }
+  TcpStream here, there;
+};
+
+FIBER_TEST(BufferedReader, WaitsOnASocketWithoutMemory) {
+  Pair pair;
+  BufferedReader reader(pair.here);
+  auto line = spawn([&] { return std::string(*reader.read_line()); });
+  test::until_parked(line.handle(), WaitReason::io_read);
+  EXPECT_EQ(reader.held(), 0u);
+  ASSERT_TRUE(pair.there.write_all(bytes("one\ntwo\nthr")));
+  EXPECT_EQ(*line.join(), "one");
+  EXPECT_EQ(*reader.read_line(), "two");
+  EXPECT_EQ(reader.read_line(100, Deadline::after(std::chrono::milliseconds(1))).error(),
+            Errc::timed_out);
+  EXPECT_EQ(reader.unread(), "thr");
+  ASSERT_TRUE(pair.there.write_all(bytes("ee\nrest")));
+  EXPECT_EQ(*reader.read_line(), "three");
+  pair.there.close();
+  EXPECT_EQ(rest(reader), "rest");
+}
+
+FIBER_TEST(BufferedReader, ACancelTakesNothing) {
+  Pair pair;
+  BufferedReader reader(pair.here);
+  ASSERT_TRUE(pair.there.write_all(bytes("half")));
+  auto line = spawn([&] { return reader.read_line().error(); });
+  test::until_parked(line.handle(), WaitReason::io_read);
+  line.cancel();
+  EXPECT_EQ(*line.join(), Errc::cancelled);
+  EXPECT_EQ(reader.unread(), "half");
+  ASSERT_TRUE(pair.there.write_all(bytes(" and half\n")));
+  EXPECT_EQ(*reader.read_line(), "half and half");
+}
+
+FIBER_TEST(BufferedReader, CarriesBulkThroughASocket) {
+  Pair pair;
+  constexpr int kLines = 20'000;
+  auto writer = spawn([&] {
+    for (int i = 0; i < kLines; ++i)
+      if (!pair.there.write_all(
+              bytes(std::to_string(i) + std::string(static_cast<std::size_t>(i % 97), '.') + "\n")))
+        return;
+    pair.there.close();
+  });
+  BufferedReader reader(pair.here, 512);
+  for (int i = 0; i < kLines; ++i) {
+    const auto line = reader.read_line();
+    ASSERT_TRUE(line) << line.error().message();
+    ASSERT_EQ(*line, std::to_string(i) + std::string(static_cast<std::size_t>(i % 97), '.'));
+  }
+  EXPECT_EQ(reader.read_line().error(), ReadErrc::end_of_stream);
+  EXPECT_TRUE(writer.join());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // BufferedReader: lines, delimiters and fixed sizes out of a Stream.
 //
-// The calls park as the stream's do and are cancel points; one fiber at a time uses a reader.
+// The calls park as the stream's do and are cancel points; one fiber at a time uses a reader. A
+// deadline bounds the whole call: a peer that sends a byte now and then does not extend it.
 // A call that fails (deadline, cancel, limit, end of the stream) takes no byte away unless it
 // says so: what has arrived stays unread, and the call may be repeated.
 //
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "runloom/net/fd.hpp"
 #include "runloom/net/stream.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
@@ -76,6 +78,8 @@ class BufferedReader {
   std::size_t held() const noexcept { return size_; }
 
  private:
+  // Room of an empty reader, taken when bytes are there.
+  class Late;
   // Reads once more, with room for `wanted` unread bytes, which is more than there are. At least
   // one byte more, or an error.
   Result<void> fill(std::size_t wanted, Deadline deadline);
