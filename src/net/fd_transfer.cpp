@@ -111,7 +111,8 @@ Result<void> send_pieces(Netpoll& netpoll, PollDesc& desc, int in, off_t offset,
 
 // A message that the caller gave up on in the middle: unless he knows how far it got, whatever is
 // written next would land inside of it.
-Result<void> note_cut(PollDesc& desc, Result<void> result, std::size_t sent, bool caller_knows) {
+Result<void> note_cut(PollDesc& desc, Result<void> result, const std::size_t& sent,
+                      bool caller_knows) {
   if (!result && sent != 0 && !caller_knows &&
       (result.error() == Errc::cancelled || result.error() == Errc::timed_out))
     desc.write_broken = true;

@@ -122,10 +122,16 @@ void reset_and_close(int fd) {
   ::close(fd);
 }
 
+std::string pattern(std::size_t size, std::size_t from) {
+  std::string text(size, '\0');
+  for (std::size_t i = 0; i < size; ++i)
+    text[i] = static_cast<char>(((from + i) * 2654435761u) >> 13);
+  return text;
+}
+
 Result<std::string> read_text(net::Stream& stream, std::size_t most, Deadline deadline) {
   std::string text(most, '\0');
-  RUNLOOM_TRY(const std::size_t count,
-              stream.read_some(std::as_writable_bytes(std::span(text)), deadline));
+  RUNLOOM_TRY(const std::size_t count, stream.read_some(writable(text), deadline));
   text.resize(count);
   return text;
 }

@@ -45,6 +45,13 @@ int plain_connect(const net::Address& address);
 // Closes with SO_LINGER {1, 0}: the peer gets a reset.
 void reset_and_close(int fd);
 
+// Text as memory to read into.
+inline std::span<std::byte> writable(std::string& text) {
+  return std::as_writable_bytes(std::span(text));
+}
+// Bytes that tell where in the stream they stand.
+std::string pattern(std::size_t size, std::size_t from = 0);
+
 // Reads until the end of the stream.
 Result<std::string> read_to_end(net::Stream& stream, Deadline deadline = {});
 Result<std::string> read_text(net::Stream& stream, std::size_t most = 4096, Deadline deadline = {});

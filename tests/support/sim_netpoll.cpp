@@ -56,6 +56,7 @@ struct Operation {
   unsigned directions = 0;  // poll
   std::uint16_t port = 0;   // accept, connect
   bool at_once = false;     // complete at the first look, with EAGAIN if need be
+  std::uint32_t delay = 0;  // looks until it may complete
   bool cancel = false;
   bool complete = false;
   ssize_t result = 0;  // or -errno
@@ -225,6 +226,7 @@ class SimNetpoll final : public net::Netpoll, public net::PollHomeOwner {
   ~SimNetpoll() override {
     home_->retire();
     std::lock_guard hold(network_.mutex);
+    network_.reap_unused();
     std::erase(network_.rings, this);
   }
 
@@ -318,6 +320,7 @@ Result<std::size_t> SimNetpoll::perform(Operation& op, WaitReason reason, Deadli
   {
     std::lock_guard hold(network_.mutex);
     network_.operations.push_back(&op);
+    op.delay = network_.below(4) == 0 ? 1 + network_.below(3) : 0;
     // A close that came before this did not find the operation.
     if (op.desc->closed()) op.cancel = true;
     op.token = detail::begin_wait();
@@ -410,7 +413,8 @@ int SimNetpoll::poll(std::int64_t timeout_ns) {
     bool late = false;
     for (Operation* op : mine) {
       // Late: even a cancel, and even what could complete now.
-      if (network_.below(4) == 0) {
+      if (op->delay > 0) {
+        --op->delay;
         late = true;
         continue;
       }

@@ -1,0 +1,98 @@
+#include "support/syscall_faults.hpp"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+
+namespace runloom::test {
+namespace {
+
+struct Plan {
+  std::atomic<long> calls{0};
+  std::atomic<long> first{0};  // the count of the first call to fail; 0: none
+  std::atomic<long> last{0};
+  std::atomic<int> err{0};
+  std::atomic<int> failed{0};
+};
+constinit Plan plans[kCalls];
+
+Plan& plan_of(Call call) {
+  return plans[static_cast<int>(call)];
+}
+
+// True when this call is to fail; errno is set then.
+bool fails(Call call) {
+  Plan& plan = plan_of(call);
+  const long count = plan.calls.fetch_add(1) + 1;
+  const long first = plan.first.load();
+  if (first == 0 || count < first || count > plan.last.load()) return false;
+  plan.failed.fetch_add(1);
+  errno = plan.err.load();
+  return true;
+}
+
+template <class Function>
+Function* next_of(const char* name) {
+  void* found = ::dlsym(RTLD_NEXT, name);
+  if (!found) std::abort();
+  return reinterpret_cast<Function*>(found);
+}
+
+}  // namespace
+
+Fault::Fault(Call call, int err, int from, int count) : call_(call) {
+  Plan& plan = plan_of(call);
+  plan.err = err;
+  plan.failed = 0;
+  const long now = plan.calls.load();
+  plan.last = now + from + count - 1;
+  plan.first = now + from;
+}
+Fault::~Fault() {
+  plan_of(call_).first = 0;
+}
+int Fault::failed() const {
+  return plan_of(call_).failed.load();
+}
+
+long calls(Call call) {
+  return plan_of(call).calls.load();
+}
+
+}  // namespace runloom::test
+
+// The wrappers take the place of the C library's functions in this executable.
+#define RUNLOOM_WRAP(name, parameters, arguments)                                               \
+  extern "C"                                                                                    \
+      __attribute__((visibility("default"))) auto name parameters->decltype(::name arguments) { \
+    static auto* const next =                                                                   \
+        ::runloom::test::next_of<decltype(::name arguments) parameters>(#name);                 \
+    if (::runloom::test::fails(::runloom::test::Call::name)) return -1;                         \
+    return next arguments;                                                                      \
+  }
+
+// NOLINTBEGIN
+RUNLOOM_WRAP(accept4, (int fd, sockaddr* address, socklen_t* size, int flags),
+             (fd, address, size, flags))
+RUNLOOM_WRAP(connect, (int fd, const sockaddr* address, socklen_t size), (fd, address, size))
+RUNLOOM_WRAP(recv, (int fd, void* buffer, size_t size, int flags), (fd, buffer, size, flags))
+RUNLOOM_WRAP(send, (int fd, const void* data, size_t size, int flags), (fd, data, size, flags))
+RUNLOOM_WRAP(recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
+RUNLOOM_WRAP(sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
+RUNLOOM_WRAP(epoll_create1, (int flags), (flags))
+RUNLOOM_WRAP(epoll_ctl, (int epoll, int op, int fd, epoll_event* event), (epoll, op, fd, event))
+RUNLOOM_WRAP(epoll_wait, (int epoll, epoll_event* events, int count, int timeout),
+             (epoll, events, count, timeout))
+RUNLOOM_WRAP(eventfd, (unsigned value, int flags), (value, flags))
+RUNLOOM_WRAP(ppoll,
+             (pollfd * requests, nfds_t count, const timespec* timeout, const sigset_t* mask),
+             (requests, count, timeout, mask))
+RUNLOOM_WRAP(close, (int fd), (fd))
+// NOLINTEND

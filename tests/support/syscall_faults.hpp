@@ -1,0 +1,43 @@
+// Makes system calls of this process fail. A test that uses it links wrappers of the C library's
+// functions, which count the calls and fail the chosen ones.
+#pragma once
+
+#include <cstdint>
+
+namespace runloom::test {
+
+enum class Call : std::uint8_t {
+  accept4,
+  connect,
+  recv,
+  send,
+  recvmsg,
+  sendmsg,
+  epoll_create1,
+  epoll_ctl,
+  epoll_wait,
+  eventfd,
+  ppoll,
+  close,
+};
+inline constexpr int kCalls = 12;
+
+// While it lives, the `from`-th call from now (counted from 1), and `count` - 1 after it, fail with
+// `err` without being made. One for each Call at a time; any thread's calls count.
+class Fault {
+ public:
+  Fault(Call call, int err, int from = 1, int count = 1);
+  ~Fault();
+  Fault(const Fault&) = delete;
+  Fault& operator=(const Fault&) = delete;
+  // How many calls it has failed.
+  int failed() const;
+
+ private:
+  Call call_;
+};
+
+// How often the call was made by this process so far, failed ones included.
+long calls(Call call);
+
+}  // namespace runloom::test
