@@ -69,15 +69,16 @@ void run_fiber_test(Options options, const std::function<void()>& body) {
   std::vector<long> before;
   for (const LeakCheck& check : leak_checks())
     before.push_back(check.count());
-  {
-    Scheduler scheduler(std::move(options));
-    HangGuard guard(&scheduler);
-    const Result<void> ran = scheduler.run([&body] { body(); });
-    EXPECT_TRUE(ran) << ran.error().message();
-    const std::uint64_t live = scheduler.stats().live;
-    EXPECT_EQ(live, 0u) << "fibers are left";
-    if (live != 0) scheduler.dump(2);
-  }
+  HangGuard guard;
+  auto scheduler = std::make_unique<Scheduler>(std::move(options));
+  guard.watch(scheduler.get());
+  const Result<void> ran = scheduler->run([&body] { body(); });
+  EXPECT_TRUE(ran) << ran.error().message();
+  const std::uint64_t live = scheduler->stats().live;
+  EXPECT_EQ(live, 0u) << "fibers are left";
+  if (live != 0) scheduler->dump(2);
+  scheduler.reset();  // may hang as well
+  guard.watch(nullptr);
   for (std::size_t i = 0; i < before.size(); ++i)
     EXPECT_EQ(leak_checks()[i].count(), before[i]) << leak_checks()[i].what << " are left";
 }
@@ -106,7 +107,7 @@ bool register_fiber_test(const char* suite, const char* name, const char* file, 
 struct HangGuard::Impl {
   static constexpr std::chrono::seconds kLimit{kSanitized ? 60 : 10};
 
-  explicit Impl(const Scheduler* watched) : scheduler(watched), watchdog([this] { watch(); }) {}
+  Impl() : watchdog([this] { watch(); }) {}
 
   void watch() {
     std::unique_lock hold(mutex);
@@ -118,14 +119,19 @@ struct HangGuard::Impl {
     std::abort();
   }
 
-  const Scheduler* scheduler;
   std::mutex mutex;
   std::condition_variable changed;
+  const Scheduler* scheduler = nullptr;
   bool over = false;
   std::thread watchdog;  // last: it uses the others
 };
 
-HangGuard::HangGuard(const Scheduler* scheduler) : impl_(std::make_unique<Impl>(scheduler)) {}
+HangGuard::HangGuard() : impl_(std::make_unique<Impl>()) {}
+
+void HangGuard::watch(const Scheduler* scheduler) {
+  std::lock_guard hold(impl_->mutex);
+  impl_->scheduler = scheduler;
+}
 
 HangGuard::~HangGuard() {
   {

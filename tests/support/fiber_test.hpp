@@ -73,14 +73,16 @@ void yield_until(Predicate ready) {
 // Yields until the fiber is parked, and for that reason. It has enqueued itself by then.
 void until_parked(const FiberHandle& fiber, WaitReason reason);
 
-// Ends the process, after a dump of the scheduler's fibers (null: of nothing), unless it is
-// destroyed within the hang limit: 10 seconds, a minute under a sanitizer.
+// Ends the process unless it is destroyed within the hang limit: 10 seconds, a minute under a
+// sanitizer. First it dumps the fibers of the scheduler that it watches, if any.
 class HangGuard {
  public:
-  explicit HangGuard(const Scheduler* scheduler);
+  HangGuard();
   ~HangGuard();
   HangGuard(const HangGuard&) = delete;
   HangGuard& operator=(const HangGuard&) = delete;
+  // The scheduler must live until the guard watches another one, or null.
+  void watch(const Scheduler* scheduler);
 
  private:
   struct Impl;

@@ -29,25 +29,34 @@ RaceBudget::RaceBudget() {
 }
 
 ForeignThreads::~ForeignThreads() {
-  if (!threads_.empty()) join();
+  if (keeper_) join();
 }
 
-// Each thread gives the joiner a permit when it ends; the joiner takes one per thread.
 void ForeignThreads::start(std::function<void()> body) {
-  const FiberHandle joiner = this_fiber::handle();
-  threads_.emplace_back([joiner, body = std::move(body)] {
+  if (!keeper_) {
+    keeper_ = spawn([this] {
+      Shield shield;
+      while (!joining_.load() || ended_.load() < threads_.size())
+        EXPECT_TRUE(this_fiber::park(Deadline::never(), true));
+    });
+  }
+  threads_.emplace_back([this, keeper = keeper_.handle(), body = std::move(body)] {
     body();
-    joiner.unpark();
+    ended_.fetch_add(1);
+    keeper.unpark();
   });
 }
 
 void ForeignThreads::join() {
   Shield shield;
-  for (std::size_t ended = 0; ended < threads_.size(); ++ended)
-    EXPECT_TRUE(this_fiber::park(Deadline::never(), true));
+  joining_.store(true);
+  keeper_.handle().unpark();
+  EXPECT_TRUE(keeper_.join());
   for (std::thread& thread : threads_)
     thread.join();
   threads_.clear();
+  ended_.store(0);
+  joining_.store(false);
 }
 
 }  // namespace runloom::test

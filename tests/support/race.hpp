@@ -1,7 +1,9 @@
 // For race tests: seeded randomness, a time budget, OS threads beside fibers.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <random>
@@ -39,8 +41,9 @@ class RaceBudget {
   std::chrono::steady_clock::time_point end_;
 };
 
-// OS threads that use the same objects as the fibers of a test. Used by one fiber. join() parks it,
-// with the permits of unpark(), in a wait that is no deadlock because only threads can end it.
+// OS threads that use the same objects as the fibers of a test. Used by one fiber. While they run a
+// fiber of its own waits for them, in a wait that only something outside can end: so it is no
+// deadlock when all other fibers wait for one of the threads.
 class ForeignThreads {
  public:
   ForeignThreads() = default;
@@ -49,6 +52,9 @@ class ForeignThreads {
   void join();
 
  private:
+  std::atomic<std::size_t> ended_{0};
+  std::atomic<bool> joining_{false};
+  JoinHandle<void> keeper_;
   std::vector<std::thread> threads_;
 };
 
