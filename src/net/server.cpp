@@ -1,5 +1,5 @@
-// One acceptor fiber a listener, one fiber a connection, and the fiber in serve(), which waits for
-// the stop and then carries it out:
+// One acceptor fiber a listener, one fiber a connection, each kind in a JoinSet of the fiber in
+// serve(), which waits for the stop and then carries it out:
 //
 // 1. The acceptors are cancelled. Each takes what its backlog still holds, because those clients
 //    are connected as far as they know, closes its listener and ends. Nothing is added after that.
@@ -21,10 +21,11 @@
 #include "runloom/sched/check.hpp"
 #include "runloom/sched/event.hpp"
 #include "runloom/sched/fiber.hpp"
+#include "runloom/sched/join_set.hpp"
+#include "runloom/sched/mutex.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "runloom/sched/semaphore.hpp"
 #include "runloom/sched/wait_group.hpp"
-#include "server_connections.hpp"
 #include "server_report.hpp"
 #include "socket_option.hpp"
 
@@ -44,6 +45,49 @@ bool is_end(std::error_code error) noexcept {
 std::uint32_t limit_of(std::size_t connections) noexcept {
   return static_cast<std::uint32_t>(std::min<std::size_t>(connections, Semaphore::kUnbounded));
 }
+
+// The sockets of the handlers that run, to close them when nothing else helps.
+class SocketList {
+ public:
+  // On the handler's fiber, for as long as it runs.
+  class Entry {
+   public:
+    Entry(SocketList& list, const Fd& socket) : list_(list), socket_(socket) {
+      const std::lock_guard hold(list_.mutex_);
+      next_ = list_.head_;
+      if (next_) next_->prev_ = this;
+      list_.head_ = this;
+      if (list_.closed_) socket_.close();
+    }
+    ~Entry() {
+      const std::lock_guard hold(list_.mutex_);
+      (prev_ ? prev_->next_ : list_.head_) = next_;
+      if (next_) next_->prev_ = prev_;
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    friend class SocketList;
+    SocketList& list_;
+    const Fd::Weak socket_;
+    Entry* prev_ = nullptr;
+    Entry* next_ = nullptr;
+  };
+
+  // Those there are, and those that will be added.
+  void close() {
+    const std::lock_guard hold(mutex_);
+    closed_ = true;
+    for (const Entry* entry = head_; entry; entry = entry->next_)
+      entry->socket_.close();
+  }
+
+ private:
+  Mutex mutex_;
+  Entry* head_ = nullptr;
+  bool closed_ = false;
+};
 
 }  // namespace
 
@@ -69,30 +113,35 @@ struct Server::Impl {
   void start(TcpStream stream, const Address& peer, int hub);
   void run(TcpStream stream, const Address& peer);
   void end_handlers();
+  bool may_drain();
+  bool drained();
+  void leave() noexcept;
   void fail_with(std::error_code error) noexcept;
-
-  Deadline drain() const noexcept { return Deadline::at_ns(drain_ns.load()); }
 
   const Handler handler;
   const ServerOptions options;
   std::vector<Acceptor> acceptors;
   const Scheduler* scheduler = nullptr;  // of listen()
-  ConnectionSet connections;
+  JoinSet<>* handlers = nullptr;         // serve()'s, while acceptors run
+  SocketList sockets;
   Semaphore slots;  // used when max_connections is set
   FaultLog faults;
 
   std::atomic<std::uint64_t> accepted{0};
+  std::atomic<std::uint64_t> active{0};
   std::atomic<std::uint64_t> rejected{0};
+  std::atomic<std::uint64_t> cancelled{0};
 
   enum class Phase : std::uint8_t { made, serving, ended };
   std::atomic<Phase> phase{Phase::made};
-  std::atomic<std::int64_t> drain_ns{Deadline::never().ns()};
   std::atomic<bool> stopping{false};
   Event stop_wanted;
   Event ended;
   WaitGroup stoppers;  // calls of stop() that have not left
-  std::mutex failure_mutex;
-  std::error_code failure;  // why serve() ends, unless it was stopped
+  std::mutex mutex;    // guards what follows
+  Deadline drain{};
+  CancelScope* draining = nullptr;  // serve()'s wait until `drain`, while it lasts
+  std::error_code failure;          // why serve() ends, unless it was stopped
 };
 
 Server::Server(Handler handler, ServerOptions options)
@@ -126,9 +175,9 @@ Result<void> Server::stop(Deadline drain) {
 ServerStats Server::stats() const noexcept {
   ServerStats out;
   out.accepted = impl_->accepted.load(std::memory_order_relaxed);
-  out.active = impl_->connections.active();
+  out.active = impl_->active.load(std::memory_order_relaxed);
   out.rejected = impl_->rejected.load(std::memory_order_relaxed);
-  out.cancelled = impl_->connections.cancelled();
+  out.cancelled = impl_->cancelled.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < kServerFaults; ++i)
     out.faults[i] = impl_->faults.count(static_cast<ServerFault>(i));
   return out;
@@ -192,7 +241,7 @@ void Server::Impl::accept_until_stopped(Acceptor& acceptor) {
     if (!this_fiber::sleep_for(backoff.next())) break;
   }
   const Shield shield;
-  if (!drain().passed()) take_backlog(acceptor);
+  if (may_drain()) take_backlog(acceptor);
   acceptor.listener.close();
 }
 
@@ -224,23 +273,22 @@ bool Server::Impl::admit(TcpStream& stream) {
 void Server::Impl::start(TcpStream stream, const Address& peer, int hub) {
   if (options.placement == ServerOptions::Placement::least_loaded)
     hub = Scheduler::current()->least_loaded_hub();
-  connections.begin();
-  auto fiber = spawn(
+  active.fetch_add(1, std::memory_order_relaxed);
+  const auto started = handlers->spawn(
       [this, peer, connection = std::move(stream)]() mutable { run(std::move(connection), peer); },
       {.name = "connection", .stack_size = options.stack_size, .hub = hub});
-  if (fiber) {
+  if (started) {
     accepted.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  faults.add(ServerFault::no_fiber, fiber.error(), peer);
-  if (options.max_connections > 0) slots.release();
-  connections.end();
+  faults.add(ServerFault::no_fiber, started.error(), peer);
+  leave();
 }
 
 void Server::Impl::run(TcpStream stream, const Address& peer) {
   std::exception_ptr exception;
   {
-    const ConnectionSet::Entry entry(connections, stream.fd());
+    const SocketList::Entry entry(sockets, stream.fd());
     try {
       handler(std::move(stream));
     } catch (...) {
@@ -248,10 +296,12 @@ void Server::Impl::run(TcpStream stream, const Address& peer) {
     }
   }
   if (exception) faults.add(ServerFault::handler_exception, {}, peer, exception);
-  // What the exception holds may refer to the program, too.
-  exception = nullptr;
+  leave();
+}
+
+void Server::Impl::leave() noexcept {
   if (options.max_connections > 0) slots.release();
-  connections.end();
+  active.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // ---------------------------------------------------------------- the server's life
@@ -263,53 +313,72 @@ Result<void> Server::Impl::serve() {
   Phase expected = Phase::made;
   RUNLOOM_CHECK(phase.compare_exchange_strong(expected, Phase::serving),
                 "serve() was called a second time");
-  connections.open(current->hubs());
-  std::vector<JoinHandle<void>> fibers;
-  for (Acceptor& acceptor : acceptors) {
-    fibers.push_back(spawn([this, &acceptor] { accept_until_stopped(acceptor); },
-                           {.name = "acceptor", .hub = acceptor.hub}));
-    if (!fibers.back()) fail_with(fibers.back().error());
-  }
-
-  if (const auto stopped = stop_wanted.wait(); !stopped) fail_with(stopped.error());
   {
+    JoinSet<> connections;
+    handlers = &connections;
+    JoinSet<> accepting;
+    for (Acceptor& acceptor : acceptors) {
+      const auto started = accepting.spawn([this, &acceptor] { accept_until_stopped(acceptor); },
+                                           {.name = "acceptor", .hub = acceptor.hub});
+      if (!started) fail_with(started.error());
+    }
+    if (const auto stopped = stop_wanted.wait(); !stopped) fail_with(stopped.error());
     const Shield shield;
-    for (const auto& fiber : fibers)
-      fiber.cancel();
-    for (auto& fiber : fibers)
-      if (fiber) static_cast<void>(fiber.join());
+    accepting.cancel();
+    static_cast<void>(accepting.wait());
     acceptors.clear();
     end_handlers();
-    phase.store(Phase::ended);
-    ended.set();
-    static_cast<void>(stoppers.wait());
   }
-  const std::lock_guard hold(failure_mutex);
+  const Shield shield;
+  phase.store(Phase::ended);
+  ended.set();
+  static_cast<void>(stoppers.wait());
+  const std::lock_guard hold(mutex);
   if (failure) return Unexpected{failure};
   return {};
 }
 
 void Server::Impl::end_handlers() {
-  if (!connections.wait([this] { return drain(); })) {
-    connections.cancel();
-    const Deadline grace = Deadline::after(options.cancel_grace);
-    if (!connections.wait([&] { return grace; })) connections.close();
+  if (drained()) return;
+  cancelled.fetch_add(active.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  handlers->cancel();
+  if (handlers->wait(Deadline::after(options.cancel_grace))) return;
+  sockets.close();
+  static_cast<void>(handlers->wait());
+}
+
+// Waits for the handlers until the drain deadline, which may be moved meanwhile.
+bool Server::Impl::drained() {
+  CancelScope scope;
+  {
+    const std::lock_guard hold(mutex);
+    scope.set_deadline(drain);
+    draining = &scope;
   }
-  connections.join();
+  const bool all_ended = handlers->wait().has_value();
+  const std::lock_guard hold(mutex);
+  draining = nullptr;
+  return all_ended;
+}
+
+bool Server::Impl::may_drain() {
+  const std::lock_guard hold(mutex);
+  return !drain.passed();
 }
 
 void Server::Impl::begin_stop(Deadline deadline) noexcept {
-  std::int64_t current = drain_ns.load();
-  while (deadline.ns() < current && !drain_ns.compare_exchange_weak(current, deadline.ns())) {
+  {
+    const std::lock_guard hold(mutex);
+    drain = Deadline::earlier(drain, deadline);
+    if (draining) draining->set_deadline(drain);
   }
   stopping.store(true);
   stop_wanted.set();
-  connections.look();
 }
 
 void Server::Impl::fail_with(std::error_code error) noexcept {
   {
-    const std::lock_guard hold(failure_mutex);
+    const std::lock_guard hold(mutex);
     if (!failure) failure = error;
   }
   begin_stop(Deadline::now());
