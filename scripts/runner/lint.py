@@ -115,6 +115,7 @@ def check_types(context: Context) -> Results:
         str(BUILD / ".mypy_cache"),
     ]
     folders = ["scripts/runner", "tests/lint", "tests/scripts"]
+    folders += [name for name in ("tests/examples",) if files(f"{name}/*.py")]
     results = one_check("mypy of the scripts", [*mypy, *folders], log="mypy-scripts")
     if files("python/runloom/__init__.py"):
         results.add(one_check("mypy of the package", [*mypy, "python/runloom"], log="mypy"))
