@@ -8,10 +8,12 @@
 #include "core/park.hpp"
 #include "core/run.hpp"
 #include "core/shutdown.hpp"
+#include "core/signals.hpp"
 #include "core/spawn.hpp"
 #include "net/net.hpp"
 #include "pystate.h"
 #include "support/errors.hpp"
+#include "sync/sync.hpp"
 
 namespace runloom::python {
 namespace {
@@ -32,9 +34,10 @@ bool check_interpreter() {
 bool init_module(PyObject* module) {
   if (!check_interpreter()) return false;
   init_thread_waits();
-  return init_homes() && init_errors(module) && init_g(module) && add_spawn_functions(module) &&
-         add_park_functions(module) && add_run_functions(module) &&
-         add_config_functions(module) && add_introspect_functions(module) && add_net(module) &&
+  return init_homes() && init_signals() && init_errors(module) && init_g(module) &&
+         add_spawn_functions(module) && add_park_functions(module) && add_run_functions(module) &&
+         add_config_functions(module) && add_introspect_functions(module) && add_sync(module) &&
+         add_net(module) &&
          PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
          rl_pystate_watch_gc() == 0 && watch_interpreter_end();
 }

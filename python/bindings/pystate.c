@@ -98,6 +98,7 @@
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #define Py_BUILD_CORE 1
 #undef _PyGC_FINALIZED /* 3.12: defined again by pycore_gc.h */
+#include "internal/pycore_context.h"
 #include "internal/pycore_frame.h"
 #include "internal/pycore_interp.h"
 #if RL_MINOR >= 13
@@ -547,6 +548,15 @@ void rl_pystate_switch(RlPyState* from, RlPyState* to, RlPyHub* hub) {
   in(to, hub);
 }
 
+int rl_pystate_other_threads(RlPyHub* hub) {
+  PyThreadState* ts = PyInterpreterState_ThreadHead(hub->ts->interp);
+  for (; ts != NULL; ts = PyThreadState_Next(ts)) {
+    int is_anchor = ts->thread_id == (unsigned long)(uintptr_t)ts;
+    if (ts != hub->ts && !is_anchor) return 1;
+  }
+  return 0;
+}
+
 int rl_pystate_may_switch(RlPyHub* hub) {
   return hub->ts->tracing == 0;
 }
@@ -681,6 +691,14 @@ void rl_pystate_init(RlPyState* state, RlPyHub* hub, const void* stack_low, cons
   init_root(state);
 #endif
   init_recursion(state, stack_low, stack_high);
+}
+
+int rl_pystate_copy_context(RlPyHub* hub, PyObject** copy) {
+  PyContext* current = (PyContext*)hub->ts->context;
+  *copy = NULL;
+  if (current == NULL || current->ctx_vars->h_count == 0) return 0;
+  *copy = PyContext_CopyCurrent();
+  return *copy != NULL ? 0 : -1;
 }
 
 /* Every dropped reference may run Python code that sets a context variable, which makes a context

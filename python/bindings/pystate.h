@@ -77,6 +77,11 @@ size_t rl_pystate_align(void);
 void rl_pystate_init(RlPyState* state, RlPyHub* hub, const void* stack_low, const void* stack_high,
                      void* datastack, size_t datastack_size, PyObject* context);
 
+/* rl_pystate_copy_context gives a copy of the running context, for a fiber that is spawned now: 0,
+ * or -1 with an exception set. *copy is NULL when there is nothing to copy: an empty context costs
+ * more to make than to leave out. */
+int rl_pystate_copy_context(RlPyHub* hub, PyObject** copy);
+
 /* rl_pystate_finish ends the running fiber, on its own stack, after its result or exception has
  * been taken. It drops the context and the last references of the fiber, so it runs Python code,
  * which may switch away and back. Afterwards nobody's state is loaded, and the memory of state and
@@ -104,6 +109,9 @@ int rl_pystate_may_switch(RlPyHub* hub);
  * memory, but no collection starts anywhere until the fiber has come back and ended this one.
  * Always false without rl_pystate_watch_gc. */
 int rl_pystate_in_gc(RlPyHub* hub);
+
+/* rl_pystate_other_threads is true when the interpreter has threads besides the hub's. */
+int rl_pystate_other_threads(RlPyHub* hub);
 
 void rl_pystate_switch_out(RlPyState* state, RlPyHub* hub); /* state is running: park it */
 void rl_pystate_switch_in(RlPyState* state, RlPyHub* hub);  /* load state, new or parked */

@@ -1,12 +1,11 @@
 #include "core/g.hpp"
 
-#include <cstddef>
 #include <new>
 
 #include "core/park.hpp"
-#include "structmember.h"
 #include "support/args.hpp"
 #include "support/errors.hpp"
+#include "support/object.hpp"
 #include "support/ref.hpp"
 #include "support/types.hpp"
 
@@ -89,8 +88,9 @@ int join_g(G& g, Deadline deadline) {
     return -1;
   }
   if (!on_fiber() && g.home == tl_home) {
-    PyErr_SetString(PyExc_RuntimeError, "join() outside of a fiber, of a fiber that only run() on "
-                                        "this thread can bring to its end");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "join() outside of a fiber, of a fiber that only run() on "
+                    "this thread can bring to its end");
     return -1;
   }
   ParkGuard guard;
@@ -160,8 +160,7 @@ void g_dealloc(PyObject* self) {
     if (PyObject_CallFinalizerFromDealloc(self) < 0) return;
   }
   PyObject_GC_UnTrack(self);
-  Py_TRASHCAN_BEGIN(self, g_dealloc)
-  if (g.weakrefs) PyObject_ClearWeakRefs(self);
+  Py_TRASHCAN_BEGIN(self, g_dealloc) if (g.weakrefs) PyObject_ClearWeakRefs(self);
   g_clear(self);
   PyTypeObject* type = Py_TYPE(self);
   // The collector's "finalised" mark can't be taken back, so such memory is not used again.
@@ -277,7 +276,7 @@ PyGetSetDef g_getset[] = {
 };
 
 PyMemberDef g_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(G, weakrefs), READONLY, nullptr},
+    weakref_member(),
     {},
 };
 

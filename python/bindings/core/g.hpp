@@ -17,8 +17,7 @@ namespace runloom::python {
 enum class GState : std::uint8_t { fresh, started, returned, raised, dropped };
 
 struct G {
-  PyObject_HEAD
-  PyObject* weakrefs;
+  PyObject_HEAD PyObject* weakrefs;
   PyObject* fn;         // what it calls with args and kwargs; until it has ended
   PyObject* args;       // tuple, or null: none
   PyObject* kwargs;     // dict, or null: none

@@ -13,7 +13,12 @@ void take_gil(PyThreadState* state);
 // True when the calling thread holds the GIL.
 bool holds_gil() noexcept;
 
-// Lets OS threads that wait in a primitive of the core release the GIL.
+// Lets OS threads that wait in a primitive of the core release the GIL, and the main thread run
+// signal handlers meanwhile.
 void init_thread_waits() noexcept;
+
+// The exception of a signal handler that ended the calling thread's wait (the caller's from now
+// on); null: none.
+PyObject* take_thread_interrupt() noexcept;
 
 }  // namespace runloom::python

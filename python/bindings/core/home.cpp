@@ -58,12 +58,18 @@ void after_block(void* context) {
   if (home.on_main_thread) run_signal_handlers(home);
 }
 
+bool expects_wake(void* context) {
+  auto& home = *static_cast<Home*>(context);
+  return home.shared_waits > 0 && rl_pystate_other_threads(home.pyhub);
+}
+
 Options home_options(Home& home) {
   Options options = config().options;
   options.hooks = {.context = &home,
                    .switched = &switched,
                    .before_block = &before_block,
-                   .after_block = &after_block};
+                   .after_block = &after_block,
+                   .expects_wake = &expects_wake};
   // Signals must end the main thread's polls, so it has a poller from the start. Other threads get
   // one when they first need it.
   if (home.on_main_thread) {
@@ -141,9 +147,8 @@ Home* first_home() noexcept {
 
 Home* make_home() {
   if (refused || tl_ended) {
-    PyErr_SetString(PyExc_RuntimeError, refused
-                                            ? "can't use fibers at interpreter shutdown"
-                                            : "can't use fibers on a thread that ends");
+    PyErr_SetString(PyExc_RuntimeError, refused ? "can't use fibers at interpreter shutdown"
+                                                : "can't use fibers on a thread that ends");
     return nullptr;
   }
   const bool main = on_main();

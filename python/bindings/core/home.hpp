@@ -34,10 +34,11 @@ struct Home {
   RlPyState* main_state = nullptr;    // of the hub's own context, and of C++ fibers
   net::Netpoll* netpoll = nullptr;    // the hub's first driver; on the main thread only
   PyThreadState* released = nullptr;  // while the GIL is released around a poll
-  bool running = false;    // inside run(), on the hub's own context
-  bool unwinding = false;  // fibers are being cancelled: what has not started does not start
-  bool closed = false;     // its thread or the interpreter ends: nothing starts here any more
-  G* main = nullptr;       // the fiber that run(main) waits for; borrowed
+  int shared_waits = 0;               // fibers in waits that OS threads may end, see SharedWait
+  bool running = false;               // inside run(), on the hub's own context
+  bool unwinding = false;      // fibers are being cancelled: what has not started does not start
+  bool closed = false;         // its thread or the interpreter ends: nothing starts here any more
+  G* main = nullptr;           // the fiber that run(main) waits for; borrowed
   PyObject* raised = nullptr;  // what run() has to raise, because no fiber could take it
   Home* next = nullptr;        // all homes; guarded by the GIL
 };

@@ -58,11 +58,12 @@ PyObject* describe(const Home& home, const FiberInfo& info) {
   Ref dict = Ref::steal(PyDict_New());
   PyObject* d = dict.get();
   if (!d || !put(d, "id", PyLong_FromUnsignedLongLong(home.id_base + info.id)) ||
-      !put(d, "name", PyUnicode_DecodeUTF8(info.name.data(),
-                                           static_cast<Py_ssize_t>(info.name.size()), "replace")) ||
+      !put(d, "name",
+           PyUnicode_DecodeUTF8(info.name.data(), static_cast<Py_ssize_t>(info.name.size()),
+                                "replace")) ||
       !put(d, "state", PyUnicode_FromString(state_word(info))) ||
-      !put(d, "blocked_on", parked ? PyUnicode_FromString(to_string(info.reason))
-                                   : Py_NewRef(Py_None)) ||
+      !put(d, "blocked_on",
+           parked ? PyUnicode_FromString(to_string(info.reason)) : Py_NewRef(Py_None)) ||
       !put(d, "age", PyFloat_FromDouble(age)) ||
       !put(d, "refcount", PyLong_FromSsize_t(g ? Py_REFCNT(g->object()) : 0)) ||
       !put(d, "noyield", PyBool_FromLong(g && g->noyield)) ||

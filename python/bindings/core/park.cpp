@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "core/g.hpp"
+#include "core/gil.hpp"
 #include "runloom/sched/error.hpp"
 #include "structmember.h"
 #include "support/args.hpp"
@@ -22,6 +23,11 @@ const char* forbidden_place() noexcept {
 
 PyObject* raise_cancelled() {
   G* g = current_g();
+  PyObject* thread_interrupt = g ? nullptr : take_thread_interrupt();
+  if (thread_interrupt) {
+    raise_again(thread_interrupt);
+    return nullptr;
+  }
   if (!g || !g->interrupt) {
     PyErr_SetString(cancelled_error, "the fiber was cancelled");
     return nullptr;
@@ -56,8 +62,7 @@ PyObject* sched_yield_classic(PyObject*, PyObject*) {
 
 // sched_yield is an object of its own with a vectorcall, which spares a builtin function's checks.
 struct Yielder {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
 };
 
 PyObject* call_yielder(PyObject*, PyObject* const*, size_t count, PyObject* names) {

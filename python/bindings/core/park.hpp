@@ -26,11 +26,31 @@ inline bool may_park(const Home& home) noexcept {
 class ParkGuard {
  public:
   ParkGuard() noexcept {
-    if (tl_home && !may_park(*tl_home)) [[unlikely]] forbid_.emplace();
+    if (tl_home && !may_park(*tl_home)) [[unlikely]]
+      forbid_.emplace();
   }
 
  private:
   std::optional<this_fiber::ForbidPark> forbid_;
+};
+
+// A wait in something that OS threads use as well as fibers (locks, events, ...). Where the program
+// has other threads one of them may end it, so that run() goes on waiting instead of calling it a
+// deadlock.
+class SharedWait {
+ public:
+  SharedWait() noexcept : home_(this_fiber::exists() ? tl_home : nullptr) {
+    if (home_) ++home_->shared_waits;
+  }
+  ~SharedWait() {
+    if (home_) --home_->shared_waits;
+  }
+  SharedWait(const SharedWait&) = delete;
+  SharedWait& operator=(const SharedWait&) = delete;
+
+ private:
+  ParkGuard guard_;
+  Home* const home_;
 };
 
 // The message for Errc::park_forbidden, which names the place.

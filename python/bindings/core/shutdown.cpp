@@ -21,8 +21,8 @@ bool watch_interpreter_end() {
   const Ref threading = Ref::steal(PyImport_ImportModule("threading"));
   const Ref function = Ref::steal(PyCFunction_New(&hook, nullptr));
   if (!threading || !function) return false;
-  return static_cast<bool>(Ref::steal(
-      PyObject_CallMethod(threading.get(), "_register_atexit", "O", function.get())));
+  return static_cast<bool>(
+      Ref::steal(PyObject_CallMethod(threading.get(), "_register_atexit", "O", function.get())));
 }
 
 }  // namespace runloom::python

@@ -9,6 +9,7 @@
 #include "core/g.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/errors.hpp"
+#include "support/ref.hpp"
 
 namespace runloom::python {
 namespace {
@@ -17,9 +18,10 @@ namespace {
 struct SignalPipe {
   int read = -1;
   int write = -1;
-  int chained = -1;       // the wakeup descriptor that was set before
+  int chained = -1;          // the wakeup descriptor that was set before
   bool interrupted = false;  // SIGINT came and nobody has left run() for it
-  bool watching = false;
+  bool watching = false;     // CPython writes to it
+  bool registered = false;   // the main thread's poll watches it; stays so
 
   bool open() noexcept {
     int ends[2];
@@ -44,6 +46,19 @@ struct SignalPipe {
   }
 };
 SignalPipe pipe;
+
+// signal.set_wakeup_fd(): the old descriptor, -1 if there was none. The C function behind it is not
+// exported on 3.11.
+PyObject* set_wakeup_fd_function = nullptr;
+
+int set_wakeup_fd(int fd) noexcept {
+  const Ref old = Ref::steal(PyObject_CallFunction(set_wakeup_fd_function, "i", fd));
+  const long number = old ? PyLong_AsLong(old.get()) : -1;
+  if (!PyErr_Occurred()) return static_cast<int>(number);
+  // The descriptor was closed behind our back: it can't be set again.
+  PyErr_Clear();
+  return fd == -1 ? -1 : set_wakeup_fd(-1);
+}
 
 void drain_pipe(void*) {
   pipe.drain();
@@ -75,30 +90,37 @@ void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
 SignalWatch::SignalWatch(Home& home) {
   // Without a pipe EINTR has to do.
   if (!home.on_main_thread || !home.netpoll || !pipe.open()) return;
-  if (!home.netpoll->watch({.fd = pipe.read, .ready = &drain_pipe})) return;
+  if (!pipe.registered && !home.netpoll->watch({.fd = pipe.read, .ready = &drain_pipe})) return;
+  pipe.registered = true;
   home_ = &home;
   pipe.interrupted = false;
   pipe.watching = true;
-  pipe.chained = PySignal_SetWakeupFd(pipe.write);
+  pipe.chained = set_wakeup_fd(pipe.write);
 }
 
 SignalWatch::~SignalWatch() {
   if (!home_) return;
   // Somebody who set another one meanwhile keeps it.
-  const int last = PySignal_SetWakeupFd(pipe.chained);
-  if (last != pipe.write) PySignal_SetWakeupFd(last);
+  const int last = set_wakeup_fd(pipe.chained);
+  if (last != pipe.write) set_wakeup_fd(last);
   pipe.drain();
   pipe.watching = false;
   pipe.chained = -1;
-  (void)home_->netpoll->watch({});
+}
+
+bool init_signals() {
+  const Ref signal = Ref::steal(PyImport_ImportModule("signal"));
+  if (signal) set_wakeup_fd_function = PyObject_GetAttrString(signal.get(), "set_wakeup_fd");
+  return set_wakeup_fd_function != nullptr;
 }
 
 void forget_signal_pipe() noexcept {
   if (pipe.read < 0) return;
   const bool ours = pipe.watching;
+  pipe.registered = false;
   ::close(std::exchange(pipe.read, -1));
   ::close(std::exchange(pipe.write, -1));
-  if (ours) PySignal_SetWakeupFd(pipe.open() ? pipe.write : pipe.chained);
+  if (ours) set_wakeup_fd(pipe.open() ? pipe.write : pipe.chained);
 }
 
 }  // namespace runloom::python

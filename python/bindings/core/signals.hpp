@@ -37,6 +37,9 @@ class SignalWatch {
   Home* home_ = nullptr;  // null: not watching
 };
 
+// At import. False with an exception set on failure.
+bool init_signals();
+
 // In a forked child: the pipe is the parent's.
 void forget_signal_pipe() noexcept;
 

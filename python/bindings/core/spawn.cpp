@@ -50,8 +50,8 @@ void run_g(void*) {
   } else {
     PyObject* error = take_raised();
     if (PyErr_GivenExceptionMatches(error, cancelled_error)) g.retrieved = true;
-    if (g.run_main || PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt))
-      [[unlikely]] fiber_raised(home, g, error);
+    if (g.run_main || PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt)) [[unlikely]]
+      fiber_raised(home, g, error);
     finish_g(g, GState::raised, error);
   }
   local.g = nullptr;
@@ -88,8 +88,8 @@ void raise_spawn_error(std::error_code error) {
 }  // namespace
 
 G* spawn(Home& home, const SpawnRequest& request) {
-  Ref context = Ref::steal(PyContext_CopyCurrent());
-  if (!context) return nullptr;
+  Ref context;
+  if (rl_pystate_copy_context(home.pyhub, context.address()) < 0) return nullptr;
   G* g = new_g(request.fn, request.args, request.kwargs);
   if (!g) return nullptr;
   // From here on no object is made: the collector must not meet a fiber that is half-made.
@@ -143,13 +143,13 @@ PyObject* start(const char* function, const SpawnRequest& request) {
 }
 
 PyObject* go(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  if (count == 1 && !names) [[likely]] return start("go", {.fn = args[0]});
+  if (count == 1 && !names) [[likely]]
+    return start("go", {.fn = args[0]});
   static const char* const parameters[] = {"fn", "stack_size"};
   static const Signature signature{"go", parameters, 2, 1, 1};
   PyObject* value[2];
   SpawnRequest request{};
-  if (!parse(signature, args, count, names, value) ||
-      !to_stack_size(value[1], request.stack_size))
+  if (!parse(signature, args, count, names, value) || !to_stack_size(value[1], request.stack_size))
     return nullptr;
   request.fn = value[0];
   return start("go", request);
@@ -161,8 +161,7 @@ PyObject* fiber(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* na
   static const Signature signature{"fiber", parameters, 3, 1, 3};
   PyObject* value[3];
   SpawnRequest request{};
-  if (!parse(signature, args, count, names, value) ||
-      !to_stack_size(value[1], request.stack_size))
+  if (!parse(signature, args, count, names, value) || !to_stack_size(value[1], request.stack_size))
     return nullptr;
   request.fn = value[0];
   return start("fiber", request);
@@ -178,9 +177,8 @@ PyObject* fiber_n(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
   PyObject* value[4];
   Py_ssize_t number;
   SpawnRequest request{};
-  if (!parse(signature, args, count, names, value) ||
-      !require_callable("fiber_n", value[0]) || !to_size(value[1], "n", number) ||
-      !to_stack_size(value[2], request.stack_size))
+  if (!parse(signature, args, count, names, value) || !require_callable("fiber_n", value[0]) ||
+      !to_size(value[1], "n", number) || !to_stack_size(value[2], request.stack_size))
     return nullptr;
   if (number < 0) {
     PyErr_SetString(PyExc_ValueError, "n must not be negative");
@@ -206,8 +204,8 @@ PyObject* fiber_n(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
 
 // fn(*args, **kwargs): what stands behind fn in the call. With `own_size` the keyword stack_size
 // is ours.
-PyObject* fiber_with(const char* function, PyObject* const* args, Py_ssize_t count,
-                     PyObject* names, bool own_size) {
+PyObject* fiber_with(const char* function, PyObject* const* args, Py_ssize_t count, PyObject* names,
+                     bool own_size) {
   if (count < 1) {
     PyErr_Format(PyExc_TypeError, "%s() missing required argument 'fn' (pos 1)", function);
     return nullptr;
@@ -250,8 +248,9 @@ PyMethodDef functions[] = {
     fast_method("fiber", &fiber,
                 "fiber($module, fn, stack_size=-1, fifo=False)\n--\n\n"
                 "As go(). Every spawn is first in, first out, whatever `fifo`."),
-    fast_method("fiber_fast", &fiber, "fiber_fast($module, fn, stack_size=-1, fifo=False)\n--\n\n"
-                                      "As go()."),
+    fast_method("fiber_fast", &fiber,
+                "fiber_fast($module, fn, stack_size=-1, fifo=False)\n--\n\n"
+                "As go()."),
     method("fiber_noyield", &fiber_noyield, METH_O,
            "fiber_noyield($module, fn, /)\n--\n\n"
            "Start a fiber that promises not to wait: what would wait in it raises RuntimeError."),

@@ -83,6 +83,13 @@ bool parse_constructor(const Signature& signature, PyObject* args, PyObject* key
   return check_required(signature, values);
 }
 
+bool takes_no_arguments(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  if (type->tp_init != PyBaseObject_Type.tp_init) return true;
+  if (PyTuple_GET_SIZE(args) == 0 && (!keywords || PyDict_GET_SIZE(keywords) == 0)) return true;
+  PyErr_Format(PyExc_TypeError, "%.100s() takes no arguments", type->tp_name);
+  return false;
+}
+
 bool to_seconds(PyObject* value, const char* what, double& seconds) {
   seconds = PyFloat_AsDouble(value);
   if (seconds == -1.0 && PyErr_Occurred()) {

@@ -41,6 +41,10 @@ bool parse(const Signature& signature, PyObject* const* args, Py_ssize_t count, 
 bool parse_constructor(const Signature& signature, PyObject* args, PyObject* keywords,
                        PyObject** values);
 
+// For a type whose constructor takes nothing. Subclasses with an __init__ of their own may take
+// what they like.
+bool takes_no_arguments(PyTypeObject* type, PyObject* args, PyObject* keywords);
+
 inline bool is_given(PyObject* value) noexcept {
   return value != nullptr && value != Py_None;
 }
