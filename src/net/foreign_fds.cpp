@@ -28,7 +28,7 @@ Result<void> ForeignFds::link(int fd, detail::WaitNode& node) {
     count_.fetch_add(1, std::memory_order_relaxed);
   }
   entry.waiters.push_back(node);
-  if ((watch_of(node).directions & ~entry.armed) == 0) return {};
+  // Also when the direction is armed already: the number may be another descriptor's by now.
   auto armed = kernel_.arm_foreign(entry);
   if (armed) {
     entry.armed = entry.wanted();

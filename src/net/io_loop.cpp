@@ -89,6 +89,7 @@ unsigned poll_ready(short revents, unsigned directions) noexcept {
 }
 
 Result<unsigned> poll_now(int fd, unsigned directions) noexcept {
+  if (fd < 0) return fail_errno(EBADF);  // poll(2) passes such over
   pollfd request{fd, poll_events(directions), 0};
   int count;
   do
