@@ -256,7 +256,7 @@ def test_T29_a_sendall_that_was_cancelled_breaks_the_connection() -> None:
             (error,) = join(sender)
             assert isinstance(error, runloom_c.Cancelled)
             for call in (ours.sendall, ours.send):
-                with pytest.raises(BrokenPipeError, match="earlier sendall"):
+                with pytest.raises(BrokenPipeError):
                     call(b"the next request")
 
     run(main)

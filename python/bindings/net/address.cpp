@@ -23,9 +23,9 @@ namespace {
 bool host_text(PyObject* host, const char* function, std::string& text) {
   Ref encoded;
   if (PyUnicode_Check(host)) {
-    encoded = Ref::steal(PyUnicode_IS_ASCII(host)
-                             ? PyUnicode_AsASCIIString(host)
-                             : PyUnicode_AsEncodedString(host, "idna", nullptr));
+    encoded =
+        Ref::steal(PyUnicode_IS_ASCII(host) ? PyUnicode_AsASCIIString(host)
+                                            : PyUnicode_AsEncodedString(host, "idna", nullptr));
     if (!encoded) return false;
     host = encoded.get();
   }
@@ -68,8 +68,7 @@ struct FreeAddresses {
 using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
 
 // getaddrinfo(3): at once for a numeric host, else on a thread where it may block.
-bool look_up(const char* host, const addrinfo& hints, const std::string& shown,
-             AddressList& list) {
+bool look_up(const char* host, const addrinfo& hints, const std::string& shown, AddressList& list) {
   addrinfo numeric = hints;
   numeric.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
   addrinfo* found = nullptr;
@@ -187,8 +186,7 @@ bool to_unix(PyObject* object, const char* function, SocketAddress& result) {
   }
   address->sun_family = AF_UNIX;
   std::memcpy(address->sun_path, bytes, size);
-  result.size =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size + (abstract ? 0 : 1));
+  result.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size + (abstract ? 0 : 1));
   return true;
 }
 

@@ -85,10 +85,10 @@ PyObject* bytes_from(Receive* call, int fd, Py_ssize_t size, int flags) {
   if (must_fill(flags)) {
     PyObject* bytes = PyBytes_FromStringAndSize(nullptr, size);
     if (!bytes) return nullptr;
-    const auto count = fill(call, fd,
-                            {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes)),
-                             static_cast<std::size_t>(size)},
-                            flags);
+    const auto count = fill(
+        call, fd,
+        {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes)), static_cast<std::size_t>(size)},
+        flags);
     if (!count) {
       Py_DECREF(bytes);
       return raise_failure(count.error());
@@ -112,8 +112,7 @@ PyObject* into_buffer(Receive* call, int fd, PyObject* target, Py_ssize_t size, 
   if (size == 0) return PyLong_FromLong(0);
   const auto bytes = memory.bytes().first(static_cast<std::size_t>(size));
   RecvInto buffer(bytes);
-  const auto count =
-      must_fill(flags) ? fill(call, fd, bytes, flags) : call(fd, buffer, flags);
+  const auto count = must_fill(flags) ? fill(call, fd, bytes, flags) : call(fd, buffer, flags);
   return count ? PyLong_FromSize_t(*count) : raise_failure(count.error());
 }
 
@@ -150,8 +149,7 @@ PyObject* wait_fd(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
   }
   int fd;
   if (!to_fd(value[0], fd)) return nullptr;
-  const Deadline deadline =
-      timeout_ms < 0 ? Deadline::never() : after_seconds(timeout_ms / 1000);
+  const Deadline deadline = timeout_ms < 0 ? Deadline::never() : after_seconds(timeout_ms / 1000);
   ParkGuard guard;
   const auto ready = net::wait_fd(fd, static_cast<unsigned>(events), deadline);
   return ready ? PyLong_FromUnsignedLong(*ready) : raise(ready.error());

@@ -338,8 +338,8 @@ PyMemberDef members[] = {
 PyMethodDef* all_methods() {
   static std::vector<PyMethodDef> all;
   if (all.empty()) {
-    for (PyMethodDef* table : {lifetime_methods, socket_transfer_methods,
-                               socket_connection_methods, socket_option_methods})
+    for (PyMethodDef* table : {lifetime_methods, socket_transfer_methods, socket_connection_methods,
+                               socket_option_methods})
       for (; table->ml_name; ++table)
         all.push_back(*table);
     all.push_back({});

@@ -17,15 +17,13 @@
 namespace runloom::python {
 
 struct Socket {
-  PyObject_HEAD
-  PyObject* weakrefs;
+  PyObject_HEAD PyObject* weakrefs;
   net::Fd fd;
   std::int64_t timeout_ns;  // negative: none; 0: non-blocking
   int family, type, proto;
   int io_refs;         // files made by makefile() that are open
   bool close_pending;  // close() was called while there were such files
   bool listening;
-  bool broken;      // a sendall() ended in the middle: nothing may follow
   bool small_reads;  // see RecvBytes
 
   PyObject* object() noexcept { return reinterpret_cast<PyObject*>(this); }

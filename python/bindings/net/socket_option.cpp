@@ -140,8 +140,7 @@ PyObject* set_inheritable(PyObject* self, PyObject* value) {
   if (inheritable < 0) return nullptr;
   const Use use(as_socket(self).fd);
   if (!use) return raise_closed();
-  if (::fcntl(use.number(), F_SETFD, inheritable ? 0 : FD_CLOEXEC) != 0)
-    return raise(last_errno());
+  if (::fcntl(use.number(), F_SETFD, inheritable ? 0 : FD_CLOEXEC) != 0) return raise(last_errno());
   Py_RETURN_NONE;
 }
 

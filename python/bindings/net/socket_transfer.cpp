@@ -18,8 +18,8 @@ bool check_count(const char* function, Py_ssize_t count, Py_ssize_t least, Py_ss
   if (count >= least && count <= most) [[likely]]
     return true;
   if (count < least) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at least %zd argument%s (%zd given)", function,
-                 least, least == 1 ? "" : "s", count);
+    PyErr_Format(PyExc_TypeError, "%s() takes at least %zd argument%s (%zd given)", function, least,
+                 least == 1 ? "" : "s", count);
   } else {
     PyErr_Format(PyExc_TypeError, "%s() takes at most %zd argument%s (%zd given)", function, most,
                  most == 1 ? "" : "s", count);
@@ -64,25 +64,9 @@ PyObject* receive_with_flags(Socket& socket, Py_ssize_t size, int flags) {
   return result;
 }
 
-// A sendall() that a deadline or a cancel ended in the middle leaves half a message in the stream;
-// what is sent after it would be read as the rest of that message.
-bool check_whole(const Socket& socket) {
-  if (!socket.broken) [[likely]]
-    return true;
-  const Ref value = Ref::steal(PyObject_CallFunction(
-      PyExc_OSError, "is", EPIPE, "Broken pipe: an earlier sendall() ended in the middle"));
-  if (value) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
-  return false;
-}
-
-void note_end(Socket& socket, std::size_t sent, std::error_code error) noexcept {
-  if (sent != 0 && socket.type == SOCK_STREAM && socket.blocking() &&
-      (error == make_error_code(Errc::timed_out) || error == make_error_code(Errc::cancelled)))
-    socket.broken = true;
-}
-
 Result<void> send_flagged(const Socket& socket, std::span<const std::byte> data, int flags,
-                          Deadline deadline, std::size_t& sent) {
+                          Deadline deadline) {
+  std::size_t sent = 0;
   do {
     if (sent != 0 && deadline.passed()) return fail(Errc::timed_out);
     RUNLOOM_TRY(const std::size_t count, socket.fd.send(data.subspan(sent), flags, deadline));
@@ -146,8 +130,7 @@ PyObject* recvfrom(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   int flags = 0;
-  if (!check_count("send", count, 1, 2) || (count > 1 && !to_flags(args[1], flags)))
-    return nullptr;
+  if (!check_count("send", count, 1, 2) || (count > 1 && !to_flags(args[1], flags))) return nullptr;
   return send_some(as_socket(self), args[0], flags);
 }
 
@@ -186,7 +169,7 @@ PyObject* sendfile_fd(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (!check_count("_sendfile", count, 3, 3)) return nullptr;
   const int file = PyObject_AsFileDescriptor(args[0]);
   if (file < 0 || !to_size(args[1], "offset", offset) || !to_size(args[2], "count", wanted) ||
-      !check_size(wanted, "sendfile") || !check_whole(socket))
+      !check_size(wanted, "sendfile"))
     return nullptr;
   std::size_t sent = 0;
   Ref error = Ref::share(Py_None);
@@ -195,7 +178,6 @@ PyObject* sendfile_fd(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     const auto done = socket.fd.send_file(file, offset, static_cast<std::size_t>(wanted),
                                           socket.deadline(), &sent);
     if (!done) {
-      note_end(socket, sent, done.error());
       raise_io(socket, done.error());
       error = Ref::steal(take_raised());
     }
@@ -240,29 +222,26 @@ PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int fl
 
 PyObject* send_some(Socket& socket, PyObject* data, int flags) {
   Buffer memory;
-  if (!memory.read(data) || !check_whole(socket)) return nullptr;
+  if (!memory.read(data)) return nullptr;
   ParkGuard guard;
-  const auto count =
-      socket.fd.send(memory.bytes(), flags_of(socket, flags), socket.deadline());
+  const auto count = socket.fd.send(memory.bytes(), flags_of(socket, flags), socket.deadline());
   if (!count) return raise_io(socket, count.error());
   return PyLong_FromSize_t(*count);
 }
 
 bool send_whole(Socket& socket, PyObject* data, int flags) {
   Buffer memory;
-  if (!memory.read(data) || !check_whole(socket)) return false;
-  std::size_t sent = 0;
+  if (!memory.read(data)) return false;
   ParkGuard guard;
   Result<void> done;
   if (flags == 0 && memory.size() != 0) [[likely]] {
     const iovec all{memory.bytes().data(), memory.size()};
-    done = socket.fd.send_all({&all, 1}, socket.deadline(), &sent);
+    done = socket.fd.send_all({&all, 1}, socket.deadline());
   } else {
-    done = send_flagged(socket, memory.bytes(), flags_of(socket, flags), socket.deadline(), sent);
+    done = send_flagged(socket, memory.bytes(), flags_of(socket, flags), socket.deadline());
   }
   if (done) [[likely]]
     return true;
-  note_end(socket, sent, done.error());
   raise_io(socket, done.error());
   return false;
 }
