@@ -44,6 +44,8 @@ def handle(handler, conn, peer):
     with conn:
         try:
             handler(conn, peer)
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # the peer has gone
         except (ConnectionError, TimeoutError) as error:
             print(f"{peer[0]}:{peer[1]}: {error}", file=sys.stderr)
 
