@@ -1,5 +1,6 @@
-// Runs a fuzz target over the files of its corpus, where libFuzzer is not linked: with gcc, under other
-// sanitizers, and in a plain build. Arguments that begin with '-' are libFuzzer's and are ignored.
+// Runs a fuzz target over the files of its corpus, where libFuzzer is not linked: with gcc, under
+// other sanitizers, and in a plain build. Arguments that begin with '-' are libFuzzer's and are
+// ignored.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
