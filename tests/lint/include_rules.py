@@ -102,6 +102,9 @@ def layer_of_header(path: str, name: str, delimiter: str, root: Path) -> str | N
             layer = layer_of_file(resolved.relative_to(root.resolve()).as_posix())
             if layer and (resolved.exists() or name.startswith("../")):
                 return layer
+        # The bindings have folders named after the layers that they bind.
+        if path.startswith("python/bindings/") and (root / "python/bindings" / name).exists():
+            return None
         head = name.split("/")[0]
         if head in LAYER_MAY_USE and "/" in name:
             return head
