@@ -1,9 +1,12 @@
 // The extension module runloom_c.
 #include <pybind11/pybind11.h>
 
+#include "core/blocking.hpp"
 #include "core/config.hpp"
+#include "core/fork.hpp"
 #include "core/gil.hpp"
 #include "core/home.hpp"
+#include "core/imports.hpp"
 #include "core/introspect.hpp"
 #include "core/park.hpp"
 #include "core/run.hpp"
@@ -34,12 +37,15 @@ bool check_interpreter() {
 bool init_module(PyObject* module) {
   if (!check_interpreter()) return false;
   init_thread_waits();
-  return init_homes() && init_signals() && init_errors(module) && init_g(module) &&
-         add_spawn_functions(module) && add_park_functions(module) && add_run_functions(module) &&
-         add_config_functions(module) && add_introspect_functions(module) && add_sync(module) &&
-         add_net(module) &&
+  return init_homes() && init_signals() && init_errors(module) &&
          PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
-         rl_pystate_watch_gc() == 0 && watch_interpreter_end();
+         // what there is
+         init_g(module) && add_spawn_functions(module) && add_park_functions(module) &&
+         add_run_functions(module) && add_blocking(module) && add_config_functions(module) &&
+         add_introspect_functions(module) && add_sync(module) && add_net(module) &&
+         // what the interpreter has to know
+         add_fork_functions(module) && rl_pystate_watch_gc() == 0 && guard_imports() &&
+         watch_interpreter_end();
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ struct Config {
 // Holds the GIL.
 Config& config();
 
-// get/set_stack_size, get/set_max_fibers, get/set_deadlock_mode, warmup, prewarm.
+// get/set_stack_size, get/set_max_fibers, get/set_deadlock_mode, live_fibers.
 bool add_config_functions(PyObject* module);
 
 // A stack size as a caller gives it: None, zero and negative numbers stand for the default, which

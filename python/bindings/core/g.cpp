@@ -263,6 +263,8 @@ PyMethodDef g_methods[] = {
     fast_method("stack", &g_stack,
                 "stack($self, /, limit=None)\n--\n\n"
                 "Return (filename, lineno, name) of the fiber's Python frames, innermost first."),
+    method("__class_getitem__", &Py_GenericAlias, METH_O | METH_CLASS,
+           "G[T]: of a fiber whose function returns that type."),
     {},
 };
 

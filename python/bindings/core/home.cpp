@@ -191,6 +191,11 @@ void close_home(Home& home) {
   rl_pyhub_free(pyhub);
 }
 
+void forget_other_homes() noexcept {
+  if (tl_home) tl_home->next = nullptr;
+  homes = tl_home;
+}
+
 void refuse_homes() noexcept {
   refused = true;
 }

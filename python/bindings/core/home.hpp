@@ -58,14 +58,17 @@ Home* first_home() noexcept;
 // Ends what is left of the calling thread's home: cancels its fibers and runs them until they have
 // ended, within bounds. Those that did not end are leaked.
 void close_home(Home& home);
+// In a forked child: the homes of threads that are no more.
+void forget_other_homes() noexcept;
 // The interpreter begins to exit: makes no new homes.
 void refuse_homes() noexcept;
 
 // What a Python fiber keeps in its local memory, above its C stack: the data stack of its Python
 // frames follows.
 struct FiberLocal {
-  G* g;           // the scheduler's reference
-  bool finished;  // its thread state part has been taken apart
+  G* g;                    // the scheduler's reference
+  std::size_t stack_size;  // bytes, what stands above the C stack included
+  bool finished;           // its thread state part has been taken apart
 };
 
 // Where in a fiber's local memory things are. Set at import: only pystate.c knows the sizes.

@@ -1,10 +1,16 @@
 #include "core/introspect.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "core/config.hpp"
 #include "core/g.hpp"
+#include "runloom/net/netpoll.hpp"
 #include "support/args.hpp"
 #include "support/ref.hpp"
 #include "support/types.hpp"
@@ -134,6 +140,15 @@ PyObject* dump_fibers(PyObject*, PyObject* const* args, Py_ssize_t count, PyObje
 
 // ---------------------------------------------------------------- the calling thread's scheduler
 
+// Of the poller that the thread has, or that it will get.
+const char* netpoll_name() {
+  static const std::string preset = [] {
+    const auto made = net::make_netpoll();
+    return std::string(made ? (*made)->name() : "none");
+  }();
+  return preset.c_str();
+}
+
 PyObject* stats(PyObject*, PyObject*) {
   const Stats now = tl_home ? tl_home->scheduler.stats() : Stats{};
   Ref dict = Ref::steal(PyDict_New());
@@ -164,9 +179,29 @@ PyObject* stats(PyObject*, PyObject*) {
   if (!put(d, "running", PyBool_FromLong(tl_home && tl_home->running)) ||
       !put(d, "stack_calibrated", PyBool_FromLong(config().stack_size_set)) ||
       !put(d, "stack_painting", PyBool_FromLong(0)) ||
-      !put(d, "backend", PyUnicode_FromString("fcontext-asm")))
+      !put(d, "backend", PyUnicode_FromString("fcontext-asm")) ||
+      !put(d, "netpoll", PyUnicode_FromString(netpoll_name())))
     return nullptr;
   return dict.release();
+}
+
+// The lowest page of the running fiber's stack that is in memory, as bytes from the top.
+PyObject* current_g_hwm(PyObject*, PyObject*) {
+  const FiberLocal* local = current_local();
+  if (!local) return PyLong_FromLong(0);
+  constexpr std::size_t kPage = 4096;
+  const auto top = reinterpret_cast<std::uintptr_t>(local);
+  const std::uintptr_t here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  // Whole pages that certainly belong to the stack, the deepest first.
+  const std::uintptr_t low = (top - local->stack_size + 2 * kPage) / kPage * kPage;
+  unsigned char present[256];
+  for (std::uintptr_t at = low; at < here; at += sizeof present * kPage) {
+    const std::size_t pages = std::min(sizeof present, (here - at) / kPage + 1);
+    if (::mincore(reinterpret_cast<void*>(at), pages * kPage, present) != 0) break;
+    for (std::size_t i = 0; i < pages; ++i)
+      if (present[i] & 1) return PyLong_FromSize_t(top - (at + i * kPage));
+  }
+  return PyLong_FromSize_t(top - here / kPage * kPage);
 }
 
 PyObject* backend(PyObject*, PyObject*) {
@@ -185,6 +220,9 @@ PyMethodDef functions[] = {
                 "dump_fibers($module, /, fd=2)\n--\n\nWrite a line for each fiber to fd."),
     method("stats", &stats, METH_NOARGS,
            "stats($module, /)\n--\n\nCounters of the calling thread's scheduler."),
+    method("current_g_hwm", &current_g_hwm, METH_NOARGS,
+           "current_g_hwm($module, /)\n--\n\n"
+           "Bytes of stack that the running fiber has touched, in pages; 0 outside of fibers."),
     method("backend", &backend, METH_NOARGS,
            "backend($module, /)\n--\n\nWhat switches stacks: 'fcontext-asm'."),
     {},

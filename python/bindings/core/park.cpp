@@ -102,9 +102,9 @@ PyType_Spec yielder_spec = {"runloom_c._SchedYield", sizeof(Yielder), 0,
                             yielder_slots};
 
 bool add_yielder(PyObject* module) {
-  PyTypeObject* type = add_type(module, yielder_spec);
+  const Ref type = Ref::steal(PyType_FromModuleAndSpec(module, &yielder_spec, nullptr));
   if (!type) return false;
-  auto* yielder = PyObject_New(Yielder, type);
+  auto* yielder = PyObject_New(Yielder, reinterpret_cast<PyTypeObject*>(type.get()));
   if (!yielder) return false;
   yielder->call = &call_yielder;
   const Ref keep = Ref::steal(reinterpret_cast<PyObject*>(yielder));
@@ -120,6 +120,16 @@ PyObject* sched_sleep(PyObject*, PyObject* value) {
   ParkGuard guard;
   if (seconds <= 0) return yield_now();
   return none_or_raise(this_fiber::sleep_until(after_seconds(seconds)));
+}
+
+PyObject* time_sleep = nullptr;
+
+PyObject* sleep(PyObject* self, PyObject* value) {
+  if (current_g()) return sched_sleep(self, value);
+  double seconds;
+  if (!to_seconds(value, "seconds", seconds)) return nullptr;
+  if (seconds <= 0) Py_RETURN_NONE;
+  return PyObject_CallOneArg(time_sleep, value);
 }
 
 PyObject* park_self(PyObject*, PyObject*) {
@@ -177,6 +187,9 @@ PyMethodDef functions[] = {
     method("sched_sleep", &sched_sleep, METH_O,
            "sched_sleep($module, seconds, /)\n--\n\n"
            "Let other fibers run for at least so long. Outside of fibers it returns at once."),
+    method("sleep", &sleep, METH_O,
+           "sleep($module, seconds, /)\n--\n\n"
+           "Let other fibers run for at least so long. Outside of fibers the thread sleeps."),
     method("park_self", &park_self, METH_NOARGS,
            "park_self($module, /)\n--\n\n"
            "Wait until the fiber's handle is woken; each wake() ends one wait, past or to come."),
@@ -194,6 +207,10 @@ PyMethodDef functions[] = {
 }  // namespace
 
 bool add_park_functions(PyObject* module) {
+  // The function as it is now: it may be replaced by one that calls us.
+  const Ref time = Ref::steal(PyImport_ImportModule("time"));
+  if (time) time_sleep = PyObject_GetAttrString(time.get(), "sleep");
+  if (!time_sleep) return false;
   return add_yielder(module) && PyModule_AddFunctions(module, functions) == 0;
 }
 

@@ -1,5 +1,6 @@
 #include "core/shutdown.hpp"
 
+#include "core/blocking.hpp"
 #include "core/home.hpp"
 #include "support/ref.hpp"
 
@@ -10,6 +11,7 @@ namespace {
 PyObject* interpreter_ends(PyObject*, PyObject*) {
   refuse_homes();
   if (tl_home) close_home(*tl_home);
+  retire_blocking();
   Py_RETURN_NONE;
 }
 

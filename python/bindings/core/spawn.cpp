@@ -1,7 +1,10 @@
 #include "core/spawn.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <vector>
 
 #include "core/config.hpp"
 #include "core/run.hpp"
@@ -25,6 +28,10 @@ constexpr std::size_t kControl = 512;
 
 std::size_t local_size_for(std::size_t stack_size) noexcept {
   return std::min(kLocalSize, stack_size / 8);
+}
+
+std::size_t stack_size_or_default(std::size_t size) noexcept {
+  return size ? size : config().options.stack_size;
 }
 
 PyObject* call(G& g) {
@@ -93,8 +100,7 @@ G* spawn(Home& home, const SpawnRequest& request) {
   G* g = new_g(request.fn, request.args, request.kwargs);
   if (!g) return nullptr;
   // From here on no object is made: the collector must not meet a fiber that is half-made.
-  const std::size_t stack_size =
-      request.stack_size ? request.stack_size : config().options.stack_size;
+  const std::size_t stack_size = stack_size_or_default(request.stack_size);
   const SpawnOptions options{.name = name_of(request.fn),
                              .stack_size = stack_size,
                              .local_size = local_size_for(stack_size),
@@ -108,7 +114,7 @@ G* spawn(Home& home, const SpawnRequest& request) {
     return nullptr;
   }
   auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
-  auto* local = new (memory) FiberLocal{.g = g, .finished = false};
+  auto* local = new (memory) FiberLocal{.g = g, .stack_size = stack_size, .finished = false};
   char* datastack = memory + local_layout.datastack;
   rl_pystate_init(state_of(local), home.pyhub, memory + options.local_size - stack_size + kControl,
                   memory, datastack, options.local_size - local_layout.datastack,
@@ -121,6 +127,25 @@ G* spawn(Home& home, const SpawnRequest& request) {
   Py_INCREF(g->object());  // the scheduler's, in local->g
   runloom::detail::start_fiber(fiber, &kOps, false);
   return g;
+}
+
+std::size_t warm_stacks(Home& home, std::size_t count, std::size_t stack_size) {
+  const std::size_t size = stack_size_or_default(stack_size);
+  const SpawnOptions options{.stack_size = size, .local_size = local_size_for(size)};
+  std::vector<runloom::detail::Fiber*> fibers;
+  fibers.reserve(count);
+  std::error_code error;
+  while (fibers.size() < count) {
+    auto* fiber = runloom::detail::allocate_fiber(&home.scheduler, options, 0, 1, error);
+    if (!fiber) break;
+    // The page in which the C stack begins.
+    auto* local = static_cast<char*>(runloom::detail::fiber_local(fiber));
+    new (local) FiberLocal{};
+    fibers.push_back(fiber);
+  }
+  for (auto* fiber : fibers)
+    runloom::detail::discard_fiber(fiber);
+  return fibers.size();
 }
 
 namespace {
@@ -202,6 +227,28 @@ PyObject* fiber_n(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
   return PyLong_FromSsize_t(number);
 }
 
+PyObject* warmup(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"n", "stack_size"};
+  static const Signature signature{"warmup", parameters, 2, 1, 2};
+  PyObject* value[2];
+  Py_ssize_t number;
+  std::size_t stack_size;
+  if (!parse(signature, args, count, names, value) || !to_size(value[0], "n", number) ||
+      !to_stack_size(value[1], stack_size))
+    return nullptr;
+  if (number < 0) {
+    PyErr_SetString(PyExc_ValueError, "n must not be negative");
+    return nullptr;
+  }
+  Home* own = home();
+  if (!own) return nullptr;
+  try {
+    return PyLong_FromSize_t(warm_stacks(*own, static_cast<std::size_t>(number), stack_size));
+  } catch (const std::exception&) {
+    return PyErr_NoMemory();
+  }
+}
+
 // fn(*args, **kwargs): what stands behind fn in the call. With `own_size` the keyword stack_size
 // is ours.
 PyObject* fiber_with(const char* function, PyObject* const* args, Py_ssize_t count, PyObject* names,
@@ -257,6 +304,10 @@ PyMethodDef functions[] = {
     fast_method("fiber_n", &fiber_n,
                 "fiber_n($module, fn, n, stack_size=0, indexed=False)\n--\n\n"
                 "Start n fibers that call fn(), or fn(0) to fn(n - 1) if `indexed`. Returns n."),
+    fast_method("warmup", &warmup,
+                "warmup($module, n, stack_size=None)\n--\n\n"
+                "Have the stacks of n fibers ready; returns how many are."),
+    fast_method("prewarm", &warmup, "prewarm($module, n, stack_size=None)\n--\n\nAs warmup()."),
     fast_method("_friendly_fiber", &friendly_fiber,
                 "_friendly_fiber($module, fn, /, *args, stack_size=None, **kwargs)\n--\n\n"
                 "Start a fiber that calls fn(*args, **kwargs), and return its handle."),

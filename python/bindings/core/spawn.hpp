@@ -20,7 +20,11 @@ struct SpawnRequest {
 // Starts a fiber on `home`, the calling thread's. A new reference, or null with an exception set.
 G* spawn(Home& home, const SpawnRequest& request);
 
-// go, fiber, fiber_fast, fiber_noyield, fiber_n.
+// Takes the stacks of `count` fibers and gives them back, touched, for those to come. Returns how
+// many there were; fewer when the kernel refuses one.
+std::size_t warm_stacks(Home& home, std::size_t count, std::size_t stack_size);
+
+// go, fiber, fiber_fast, fiber_noyield, fiber_n, warmup, prewarm.
 bool add_spawn_functions(PyObject* module);
 
 }  // namespace runloom::python
