@@ -37,6 +37,7 @@ def main() -> int:
         say("error: no Python with headers was found; run scripts/setup")
         return 2
     if options.build_only:
+        context.only_python = main_version()
         context.pythons = [p for p in context.pythons if p.version == main_version()]
 
     start = time.monotonic()
