@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -28,9 +29,11 @@ def binary(name: str) -> Path:
 class Example:
     """An example that runs, from its first line of output to its clean end."""
 
-    def __init__(self, name: str, *arguments: str, hubs: int = 1) -> None:
+    def __init__(
+        self, name: str, *arguments: str, hubs: int = 1, under: Sequence[str] = ()
+    ) -> None:
         self.process = subprocess.Popen(
-            [binary(name), "--port", "0", "--hubs", str(hubs), *arguments],
+            [*under, binary(name), "--port", "0", "--hubs", str(hubs), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -98,6 +101,11 @@ class Example:
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """Processor time used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
