@@ -106,6 +106,11 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
 }
 
 bool to_size(PyObject* value, const char* what, Py_ssize_t& result) {
+  if (PyLong_CheckExact(value)) [[likely]] {
+    result = PyLong_AsSsize_t(value);
+    if (result != -1) return true;
+    PyErr_Clear();
+  }
   const Ref index = Ref::steal(PyNumber_Index(value));
   if (!index) {
     if (PyErr_ExceptionMatches(PyExc_TypeError))

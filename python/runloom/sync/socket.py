@@ -203,9 +203,9 @@ def makefile(
         buffer = io.BufferedWriter(raw, buffering)
     if binary:
         return buffer  # type: ignore[no-any-return]
-    text = io.TextIOWrapper(buffer, encoding, errors, newline)
+    text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
     text.mode = mode
-    return text
+    return text  # type: ignore[no-any-return]
 
 
 def sendfile(sock: Socket, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
