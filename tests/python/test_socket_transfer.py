@@ -437,7 +437,7 @@ def test_recv_into_bounds_and_buffers() -> None:
             with pytest.raises(ValueError, match="negative"):
                 ours.recv_into(buffer, -1)
             for wrong in (b"read only", "text", 5):
-                with pytest.raises((TypeError, BufferError)):
+                with pytest.raises(TypeError):
                     ours.recv_into(wrong)
 
     run(main)

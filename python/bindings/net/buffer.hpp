@@ -18,7 +18,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // False with TypeError or BufferError set. The caller keeps `object` alive.
+  // False with TypeError (or, of a read, BufferError) set. The caller keeps `object` alive.
   bool read(PyObject* object) {
     if (PyBytes_CheckExact(object)) {
       bytes_ = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(object));
@@ -27,7 +27,12 @@ class Buffer {
     }
     return get(object, PyBUF_SIMPLE);
   }
-  bool write(PyObject* object) { return get(object, PyBUF_WRITABLE); }
+  bool write(PyObject* object) {
+    if (get(object, PyBUF_WRITABLE)) return true;
+    PyErr_Format(PyExc_TypeError, "a read-write bytes-like object is required, not '%.100s'",
+                 Py_TYPE(object)->tp_name);
+    return false;
+  }
 
   std::size_t size() const noexcept { return size_; }
   std::span<std::byte> bytes() const noexcept { return {bytes_, size_}; }
