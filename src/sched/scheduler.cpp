@@ -304,6 +304,8 @@ void Scheduler::stop() noexcept {
   HubImpl& home = *impl_->hubs[0];
   home.visitors.fetch_add(1, std::memory_order_relaxed);
   impl_->run_over.store(true, std::memory_order_seq_cst);
+  // A hub that stops itself goes no further than the fiber that runs.
+  if (detail::tl_hub && &detail::tl_hub->impl == impl_.get()) detail::tl_hub->budget = 0;
   for (const auto& hub : impl_->hubs)
     hub->wake_if_sleeping();
   home.visitors.fetch_sub(1, std::memory_order_release);
