@@ -71,8 +71,8 @@ void ForeignFds::claim(int fd, detail::WakeCode code, std::vector<detail::Waiter
   std::lock_guard hold(mutex_);
   const auto it = entries_.find(fd);
   if (it == entries_.end()) return;
-  while (detail::WaitNode* node = it->second.waiters.pop_front())
-    if (detail::claim(node->token, code)) claimed.push_back(node->token.waiter);
+  end_watchers(it->second.waiters, code,
+               [&](detail::WaitNode& node) { claimed.push_back(node.token.waiter); });
   // The entry goes when one of them settles, on the hub's thread.
 }
 

@@ -47,6 +47,15 @@ Maker chosen_maker() noexcept {
 
 Netpoll::Netpoll() noexcept : Driver(&kNetpollLayer) {}
 
+Result<void> Netpoll::link(PollDesc&, detail::WaitNode&) {
+  return fail_errno(ENOTSUP);
+}
+void Netpoll::unlink(PollDesc&, detail::WaitNode&) noexcept {}
+Result<void> Netpoll::link_foreign(int, detail::WaitNode&) {
+  return fail_errno(ENOTSUP);
+}
+void Netpoll::unlink_foreign(int, detail::WaitNode&) noexcept {}
+
 Result<void> Netpoll::watch(const Watcher&) {
   return fail_errno(ENOTSUP);
 }

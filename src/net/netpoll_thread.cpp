@@ -133,7 +133,7 @@ Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, Watch& watch, Deadline 
     std::lock_guard hold(desc.lock);
     desc.watchers.remove_if_linked(node);
   }
-  if (code == detail::kWakeClosed) return code;
+  if (code == kWakeEvent && watch.ended != detail::kWakePending) return watch.ended;
   watch.ready |= polled.ready;
   if (watch.ready != 0) return WakeCode{kWakeEvent};
   if (polled.error == Errc::timed_out) return WakeCode{detail::kWakeTimedOut};

@@ -324,8 +324,7 @@ void claim_all(PollDesc& desc, WakeCode code, Woken& woken) noexcept {
       woken.claim(node, code);
     desc.word.fetch_and(~PollDesc::queue_bit(side), std::memory_order_relaxed);
   }
-  while (WaitNode* node = desc.watchers.pop_front())
-    woken.claim(node, code);
+  end_watchers(desc.watchers, code, [&](WaitNode& node) { woken.add(node); });
 }
 }  // namespace
 

@@ -31,6 +31,7 @@
 #include <cstdint>
 
 #include "runloom/net/fd.hpp"
+#include "runloom/net/netpoll.hpp"
 #include "runloom/sched/park.hpp"
 #include "runloom/sched/spin_lock.hpp"
 
@@ -47,14 +48,6 @@ constexpr unsigned direction_of(Side side) noexcept {
 // The end of a wait by an event.
 inline constexpr detail::WakeCode kWakeEvent = detail::kWakeUser;
 
-class ThreadWake;
-
-// What a watcher waits for, and what it found. A watcher's WaitNode has it as `data`.
-struct Watch {
-  unsigned directions;
-  unsigned ready = 0;            // set before the wake
-  ThreadWake* thread = nullptr;  // of an OS thread that waits in poll(2): signalled, then scheduled
-};
 inline Watch& watch_of(const detail::WaitNode& node) noexcept {
   return *static_cast<Watch*>(node.data);
 }
@@ -145,6 +138,15 @@ inline PollDesc& event_desc(std::uint64_t word) noexcept {
 }
 inline std::uint32_t event_generation(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word >> 2) & kGenerationMask;
+}
+
+// Unlinks and claims all of a list, which end without being ready.
+template <class Fn>
+void end_watchers(detail::WaitList& watchers, detail::WakeCode why, Fn&& woken) noexcept {
+  while (detail::WaitNode* node = watchers.pop_front()) {
+    watch_of(*node).ended = why;
+    if (detail::claim(node->token, node->code)) woken(*node);
+  }
 }
 
 // Takes a recycled or fresh PollDesc for `fd`, with the reference of the handle. Null: no memory.

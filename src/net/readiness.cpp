@@ -136,26 +136,30 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
   return code;
 }
 
-bool ReadinessPoll::link_watch(PollDesc& desc, WaitNode& node) noexcept {
-  PollHome* follower = nullptr;
-  {
-    std::lock_guard hold(desc.lock);
-    PollHome* home = desc.home.load(std::memory_order_relaxed);
-    if (desc.closed() || !home) return false;
-    desc.watchers.push_back(node);
-    if (home->follows_waiters) {
-      follower = home;
-      follower->add_reference();
+Result<void> ReadinessPoll::link(PollDesc& desc, WaitNode& node) {
+  for (;;) {
+    if (auto adopted = adopt(desc); !adopted) return adopted;
+    PollHome* follower = nullptr;
+    {
+      std::lock_guard hold(desc.lock);
+      if (desc.closed()) return fail(Errc::closed);
+      PollHome* home = desc.home.load(std::memory_order_relaxed);
+      if (!home) continue;  // the registration has just failed elsewhere
+      desc.watchers.push_back(node);
+      if (home->follows_waiters) {
+        follower = home;
+        follower->add_reference();
+      }
     }
+    if (follower) {
+      follower->announce(desc);
+      follower->drop_reference();
+    }
+    return {};
   }
-  if (follower) {
-    follower->announce(desc);
-    follower->drop_reference();
-  }
-  return true;
 }
 
-void ReadinessPoll::unlink_watch(PollDesc& desc, WaitNode& node) noexcept {
+void ReadinessPoll::unlink(PollDesc& desc, WaitNode& node) noexcept {
   std::lock_guard hold(desc.lock);
   desc.watchers.remove_if_linked(node);
 }
@@ -174,14 +178,10 @@ bool ReadinessPoll::known_drained(const PollDesc& desc, unsigned directions) noe
 Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, Watch& watch, Deadline deadline) {
   WaitNode node(detail::begin_wait(), kWakeEvent);
   node.data = &watch;
-  do {
-    // Without a home the registration has just failed elsewhere: try again.
-    auto adopted = desc.closed() ? Result<void>(fail(Errc::closed)) : adopt(desc);
-    if (!adopted) {
-      detail::try_abandon(node.token);
-      return Unexpected{adopted.error()};
-    }
-  } while (!link_watch(desc, node));
+  if (auto linked = link(desc, node); !linked) {
+    detail::try_abandon(node.token);
+    return Unexpected{linked.error()};
+  }
   // Linked first, then looked at: an event in between is not lost.
   std::error_code error;
   unsigned ready = 0;
@@ -200,10 +200,10 @@ Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, Watch& watch, Deadli
                                      .object = desc.shown(),
                                      .deadline = deadline,
                                      .external = true});
-  unlink_watch(desc, node);
+  unlink(desc, node);
   if (decided && error) return Unexpected{error};
   if (decided) watch.ready = ready;
-  return code;
+  return watch.ended != detail::kWakePending ? watch.ended : code;
 }
 
 void ReadinessPoll::give_way() noexcept {
@@ -241,8 +241,8 @@ Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadli
                                 .deadline = deadline,
                                 .external = true});
   waits.settle(fd, node);
-  if (code == kWakeEvent) return watch.ready;
-  return fail(detail::wake_error(code));
+  if (code == kWakeEvent && watch.ended == detail::kWakePending) return watch.ready;
+  return fail(detail::wake_error(code == kWakeEvent ? watch.ended : code));
 }
 
 std::size_t end_waits(int fd, Errc error) {

@@ -26,10 +26,12 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
     return adopt_slow(desc);
   }
   Result<unsigned> poll_foreign(int fd, unsigned directions, Deadline deadline) final;
-  // Adds a node with a Watch to the watchers of a PollDesc that was adopted. False: it is closed
-  // or has no home.
-  static bool link_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
-  static void unlink_watch(PollDesc& desc, detail::WaitNode& node) noexcept;
+  Result<void> link(PollDesc& desc, detail::WaitNode& node) final;
+  void unlink(PollDesc& desc, detail::WaitNode& node) noexcept final;
+  Result<void> link_foreign(int fd, detail::WaitNode& node) final {
+    return foreign().link(fd, node);
+  }
+  void unlink_foreign(int fd, detail::WaitNode& node) noexcept final { foreign().settle(fd, node); }
   // The waits on descriptors that are not ours.
   ForeignFds& foreign() noexcept {
     renew();

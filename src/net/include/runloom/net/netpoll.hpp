@@ -44,6 +44,17 @@ namespace runloom::net {
 
 struct PollDesc;
 
+class ThreadWake;
+
+// What a watcher waits for, and what it found: the `data` of its WaitNode. A watcher waits for
+// readiness beside the operations; it is claimed with its node's own code, however it ends.
+struct Watch {
+  unsigned directions;
+  unsigned ready = 0;                             // set before the wake
+  detail::WakeCode ended = detail::kWakePending;  // or why it ended without being ready
+  ThreadWake* thread = nullptr;  // of an OS thread that waits in poll(2): signalled, then scheduled
+};
+
 class Netpoll : public Driver {
  public:
   // The backend for the calling fiber: its hub's, installed as the hub's driver on first use. Off
@@ -78,6 +89,14 @@ class Netpoll : public Driver {
   virtual Result<unsigned> poll_desc(PollDesc& desc, unsigned directions, Deadline deadline) = 0;
   // Readiness of a descriptor that is not ours: one-shot, its flags untouched.
   virtual Result<unsigned> poll_foreign(int fd, unsigned directions, Deadline deadline) = 0;
+
+  // For select: adds a watcher, whose node the caller has opened a wait for, and takes it away when
+  // the wait is over. Events from link() on reach it; what was ready before does not. By default:
+  // ENOTSUP.
+  virtual Result<void> link(PollDesc& desc, detail::WaitNode& node);
+  virtual void unlink(PollDesc& desc, detail::WaitNode& node) noexcept;
+  virtual Result<void> link_foreign(int fd, detail::WaitNode& node);
+  virtual void unlink_foreign(int fd, detail::WaitNode& node) noexcept;
 
   // A descriptor of a layer above that poll() watches besides, one at most: the pipe that a
   // language runtime's signal handler writes to. When it can be read, poll() calls `ready`, which
