@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <thread>
+#include <atomic>
 
 #include "runloom/sched/cancel.hpp"
 #include "support/net_test.hpp"
@@ -240,16 +240,18 @@ NET_TEST(WaitFd, TroubleWithTheKernelReachesTheCaller) {
 
 NET_TEST(WaitFd, OnAnOsThread) {
   SocketPair pair;
+  std::atomic<bool> waits{false};
   ForeignThreads threads;
   threads.start([&] {
     EXPECT_EQ(wait_fd(pair.end[0], kRead, Deadline::now()).value(), 0u);
     EXPECT_EQ(wait_fd(pair.end[0], kRead, Deadline::after(2ms)).value(), 0u);
+    waits = true;
     EXPECT_EQ(wait_fd(pair.end[0], kRead).value(), kRead);
     CancelScope scope(Deadline::after(2ms));
     EXPECT_EQ(wait_fd(pair.end[1], kRead).error(), Errc::timed_out);
     EXPECT_EQ(wait_fd(-1, kRead).error(), errno_code(EBADF));
   });
-  ASSERT_TRUE(this_fiber::sleep_for(10ms));
+  yield_until([&] { return waits.load(); });
   ASSERT_EQ(::write(pair.end[1], "x", 1), 1);
   threads.join();
 }
