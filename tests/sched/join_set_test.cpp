@@ -88,17 +88,19 @@ FIBER_TEST(JoinSet, DestructorCancelsAndWaits) {
 
 FIBER_TEST(JoinSet, DestructorWaitsInACancelledFiber) {
   std::atomic<int> ended{0};
+  Channel<int> release(1);  // has room: the send below does not park
   CancelScope scope;
   scope.cancel();
   {
     JoinSet<> set;
     ASSERT_TRUE(set.spawn([&] {
       const Shield shield;
-      for (int i = 0; i < 5; ++i)
-        this_fiber::yield();
+      EXPECT_TRUE(release.recv());
+      this_fiber::yield();
       ++ended;
     }));
     EXPECT_EQ(set.wait().error(), Errc::cancelled);
+    ASSERT_TRUE(release.send(1));
   }
   EXPECT_EQ(ended, 1);
 }
