@@ -10,9 +10,10 @@
 #include <new>
 #include <string>
 
-#include "backtrace.hpp"
 #include "process.hpp"
 #include "scheduler_impl.hpp"
+#include "stack_capture.hpp"
+#include "symbolize.hpp"
 
 namespace runloom::detail {
 

@@ -58,12 +58,15 @@ std::uint64_t cpu_ticks() {
   return user + system;
 }
 
-int thread_count() {
+int threads_named(const char* name) {
   DIR* dir = ::opendir("/proc/self/task");
   if (!dir) return -1;
   int count = 0;
-  while (const dirent* entry = ::readdir(dir))
-    if (entry->d_name[0] != '.') ++count;
+  while (const dirent* entry = ::readdir(dir)) {
+    std::string comm;
+    std::ifstream(std::string("/proc/self/task/") + entry->d_name + "/comm") >> comm;
+    count += comm == name;
+  }
   ::closedir(dir);
   return count;
 }

@@ -13,8 +13,8 @@ std::uint64_t max_map_count();
 std::uint64_t status_bytes(const char* field);
 // Processor time of the process so far, in clock ticks: user and system.
 std::uint64_t cpu_ticks();
-// Threads of the process.
-int thread_count();
+// Threads of the process that bear the name.
+int threads_named(const char* name);
 // Bytes of memory that can still be had without swapping.
 std::uint64_t available_memory();
 

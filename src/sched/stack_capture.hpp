@@ -1,9 +1,8 @@
-// The C++ stack of another thread, and names for its frames. For diagnostics.
+// The C++ stack of another thread. For diagnostics.
 #pragma once
 
 #include <sys/types.h>
 
-#include <string>
 #include <vector>
 
 namespace runloom::detail {
@@ -19,9 +18,5 @@ std::vector<void*> capture_stack(pid_t tid) noexcept;
 
 // In a forked child: a capture that was under way is void.
 void forget_stack_capture() noexcept;
-
-// "function+0x12 (object)", with the symbols that the object's file has; "0x... (object+0x...)"
-// without. Not for signal handlers.
-std::string describe_frame(void* pc, bool is_return_address);
 
 }  // namespace runloom::detail
