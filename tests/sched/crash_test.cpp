@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <cstdint>
 
 #include <atomic>
 #include <cstdlib>
@@ -88,7 +89,9 @@ TEST_P(CrashMode, OverflowNamesTheFiberAndItsStackSize) {
 TEST_F(Crash, WildAccessDiesWithoutAReport) {
   const ChildEnd end = crash([] {
     Scheduler scheduler;
-    (void)scheduler.run([] { *reinterpret_cast<volatile int*>(16) = 1; });
+    // Through a volatile pointer, so that the compiler can't know what is stored to.
+    volatile int* volatile nowhere = reinterpret_cast<volatile int*>(std::uintptr_t{16});
+    (void)scheduler.run([&nowhere] { *nowhere = 1; });
   });
   EXPECT_EQ(end.signal, SIGSEGV);
   EXPECT_EQ(end.out, "");
@@ -135,7 +138,9 @@ TEST_F(Crash, AHandlerThatWasThereFirstStays) {
   const ChildEnd end = crash([] {
     ::signal(SIGSEGV, [](int) { ::_exit(33); });
     Scheduler scheduler;
-    (void)scheduler.run([] { *reinterpret_cast<volatile int*>(16) = 1; });
+    // Through a volatile pointer, so that the compiler can't know what is stored to.
+    volatile int* volatile nowhere = reinterpret_cast<volatile int*>(std::uintptr_t{16});
+    (void)scheduler.run([&nowhere] { *nowhere = 1; });
   });
   EXPECT_EQ(end.code, 33);
   // Also if it ignores the signal.
