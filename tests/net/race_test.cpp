@@ -57,11 +57,11 @@ NET_TEST(StreamRace, DataAgainstDeadlineAndCancel) {
   Random random(2);
   for (RaceBudget budget; !budget.spent();) {
     UnixPair pair;
+    const std::chrono::microseconds patience(random.below(50));
     auto reader = spawn(
-        [&]() -> Result<std::size_t> {
+        [&] {
           std::byte byte;
-          return pair.one.recv({&byte, 1}, 0,
-                               Deadline::after(std::chrono::microseconds(random.below(50))));
+          return pair.one.recv({&byte, 1}, 0, Deadline::after(patience));
         },
         {.hub = 1});
     for (std::uint32_t i = random.below(4); i > 0; --i)
@@ -207,7 +207,7 @@ NET_TEST(StreamRace, EverybodyAgainstClose) {
     std::vector<JoinHandle<void>> users;
     for (int i = 0; i < 6; ++i)
       users.push_back(spawn(
-          [&, i] {
+          [&pair, i, before = random.below(50)] {
             std::byte byte;
             switch (i) {
               case 0:
@@ -227,7 +227,7 @@ NET_TEST(StreamRace, EverybodyAgainstClose) {
                   this_fiber::yield();
                 break;
               default:
-                for (std::uint32_t k = random.below(50); k > 0; --k)
+                for (std::uint32_t k = before; k > 0; --k)
                   this_fiber::yield();
                 pair.one.close_wait();
             }
