@@ -326,7 +326,6 @@ Result<void> Server::Impl::serve() {
     const Shield shield;
     accepting.cancel();
     static_cast<void>(accepting.wait());
-    acceptors.clear();
     end_handlers();
   }
   const Shield shield;

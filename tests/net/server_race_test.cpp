@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <vector>
 
 #include "runloom/net/server.hpp"
@@ -79,6 +80,29 @@ FIBER_TEST(ServerRace, StopsAtAnyMoment) {
     server.reset();
     for (auto& client : clients)
       EXPECT_TRUE(client.join());
+  }
+}
+
+// A stop() that is being woken while serve() returns still uses the server.
+FIBER_TEST(ServerRace, TheServerGoesRightAfterServe) {
+  for (test::RaceBudget budget; !budget.spent();) {
+    auto server = std::make_unique<Server>(
+        [](TcpStream stream) { static_cast<void>(stream.wait_readable()); });
+    const auto address = server->listen(Address::loopback_ipv4());
+    ASSERT_TRUE(address);
+    auto serving = spawn([&] { return server->serve(); });
+    auto client = TcpStream::connect(*address);
+    ASSERT_TRUE(client);
+    std::vector<JoinHandle<Result<void>>> stopping;
+    for (int i = 0; i < 4; ++i)
+      stopping.push_back(spawn([raw = server.get()] { return raw->stop(Deadline::never()); }));
+    for (const auto& each : stopping)
+      test::until_parked(each.handle(), WaitReason::event);
+    client->close();
+    EXPECT_TRUE(serving.join());
+    server.reset();
+    for (auto& each : stopping)
+      EXPECT_TRUE(each.join());
   }
 }
 

@@ -313,7 +313,13 @@ FIBER_TEST(Server, AnEarlierDrainCounts) {
   auto client = server.connect();
   expect_echo(client, "x");
   auto patient = spawn([&] { return server->stop(Deadline::never()); });
-  test::until_parked(patient.handle(), WaitReason::event);
+  // Until it waits for the handlers: the acceptors have ended.
+  yield_until([] {
+    for (const FiberInfo& fiber : Scheduler::current()->fibers())
+      if (fiber.name == "acceptor") return false;
+    return true;
+  });
+  test::until_parked(server.serving().handle(), WaitReason::join_set);
   server->begin_stop(Deadline::now());
   server->begin_stop(Deadline::after(kNoLimit));  // a later one does not
   EXPECT_TRUE(patient.join());
