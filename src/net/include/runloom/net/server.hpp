@@ -58,8 +58,8 @@ struct ServerOptions {
   };
   Placement placement = Placement::listener_per_hub;
 
-  // Handlers that may run at the same time; 0: any number. At the limit the listeners stop
-  // accepting, and clients wait in the backlog; with `reject_over_limit` they are closed instead.
+  // Handlers that may run at the same time; 0: any number. At the limit clients wait, in the
+  // backlog but for one that each listener has taken; with `reject_over_limit` they are closed.
   std::size_t max_connections = 0;
   bool reject_over_limit = false;
 
@@ -67,8 +67,8 @@ struct ServerOptions {
   std::size_t stack_size = 0;
   // How long stop() lets cancelled handlers clean up before their connections are closed.
   std::chrono::milliseconds cancel_grace{1000};
-  // Called for faults, at most once a second for each kind; on the fiber that met it. None: a line
-  // on stderr.
+  // Called for faults, at most once a second for each kind, on the fiber that met it (several
+  // hubs may call at a time). None: a line on stderr.
   std::function<void(const ServerReport&)> report{};
 };
 
@@ -109,10 +109,10 @@ class Server {
   // cancelled, and then as after begin_stop(Deadline::now()). Once.
   Result<void> serve();
 
-  // Ends serve(): connections that are complete are still taken, the listeners are closed, handlers
-  // may run until `drain` and are then cancelled, and after ServerOptions::cancel_grace their
-  // connections are closed. Doesn't park. Any thread, handlers included; an earlier `drain` than
-  // that of the first call counts.
+  // Ends serve(): the listeners are closed, after what their backlogs hold was taken; handlers may
+  // run until `drain` and are then cancelled, and after ServerOptions::cancel_grace their
+  // connections are closed. Deadline::now() takes nothing more and cancels at once. Doesn't park.
+  // Any thread, handlers included. The earliest `drain` of all calls counts.
   void begin_stop(Deadline drain) noexcept;
   // begin_stop, then waits until serve() is about to return. Parks, is a cancel point.
   Result<void> stop(Deadline drain);
