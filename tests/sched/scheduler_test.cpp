@@ -465,8 +465,9 @@ TEST(SchedulerEnd, S26_AnotherSchedulerAfterTheFirst) {
                   .run([&] {
                     EXPECT_TRUE(go([] { (void)this_fiber::park(); }));
                     this_fiber::yield();
-                    scheduler.stop();
-                    return spawn([i] { return i; }).join().value();
+                    const int joined = spawn([i] { return i; }).join().value();
+                    scheduler.stop();  // at the next switch: the fiber parked above stays
+                    return joined;
                   })
                   .value(),
               i);
