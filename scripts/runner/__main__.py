@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -13,6 +14,9 @@ from stages import STAGES, NothingToRun, Stage, with_needs
 
 
 def main() -> int:
+    # A job that a shell starts in the background ignores SIGINT, and so would every test's child,
+    # also those that are to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="scripts/test", add_help=False)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--stage", action="append", default=[])
