@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <cstdio>
 #include <cstdlib>
 
@@ -62,7 +63,7 @@ struct Symbol {
 // table, which dladdr reads, lacks what an executable does not export.
 Symbol find_symbol(const MappedFile& file, std::uint64_t address) {
   const auto* header = file.at<ElfW(Ehdr)>(0, 1);
-  if (!header || !std::equal(ELFMAG, ELFMAG + SELFMAG, header->e_ident)) return {};
+  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return {};
   const auto* sections = file.at<ElfW(Shdr)>(header->e_shoff, header->e_shnum);
   if (!sections) return {};
   for (int i = 0; i < header->e_shnum; ++i) {
