@@ -68,7 +68,7 @@ class SpinLock {
 
  private:
   std::atomic<std::uint8_t> state_{0};
-  LockRank rank_;
+  [[maybe_unused]] LockRank rank_;  // read in debug builds only
 };
 
 }  // namespace runloom::detail
