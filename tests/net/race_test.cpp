@@ -16,7 +16,6 @@ namespace {
 using namespace std::chrono_literals;
 using net::bytes;
 using net::Fd;
-using net::TcpStream;
 
 struct UnixPair {
   UnixPair() {

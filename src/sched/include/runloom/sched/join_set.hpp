@@ -74,8 +74,7 @@ class JoinSetCore {
 
 template <class T>
 struct JoinSetItem : JoinSetCore::Item {
-  template <class U>
-  explicit JoinSetItem(U&& result) : value(std::forward<U>(result)) {}
+  explicit JoinSetItem(T result) : value(std::move(result)) {}
   T value;
 };
 
@@ -169,18 +168,16 @@ class JoinSet {
     }
     void run(detail::JoinSetCore::Item*& item, std::error_code& error) {
       using R = std::invoke_result_t<F&>;
-      if constexpr (std::is_void_v<R>) {
-        fn();
-      } else if constexpr (detail::kIsResult<R>) {
+      if constexpr (detail::kIsResult<R>) {
         R result = fn();
         error = result.error();
         if constexpr (!std::is_void_v<T>) {
           if (result) item = new Stored(*std::move(result));
         }
-      } else if constexpr (!std::is_void_v<T>) {
-        item = new Stored(fn());
-      } else {
+      } else if constexpr (std::is_void_v<R> || std::is_void_v<T>) {
         fn();
+      } else {
+        item = new Stored(fn());
       }
     }
 
