@@ -68,8 +68,14 @@ def servers(web_root: Path) -> list[Server]:
 @contextmanager
 def started(server: Server) -> Iterator[tuple[int, int]]:
     """The server's process id and port. It has ended when this is left."""
+    # An interrupt is held back while the process is made: it would be left behind otherwise.
+    held: list[bool] = []
+    interrupt = signal.signal(signal.SIGINT, lambda *_: held.append(True))
     process = subprocess.Popen([*server.command, "--port", "0"], stdout=subprocess.PIPE)
     try:
+        signal.signal(signal.SIGINT, interrupt)
+        if held:
+            raise KeyboardInterrupt
         yield process.pid, read_port(server, process)
     finally:
         process.send_signal(signal.SIGTERM)
