@@ -20,10 +20,11 @@ struct Outcome {
 // On a thread of the pool.
 Outcome call_there(PyObject* fn, PyObject* const* args, Py_ssize_t count, PyObject* names,
                    PyObject* context) {
-  const PyGILState_STATE gil = PyGILState_Ensure();
+  const PyGILState_STATE gil = keep_stack(&PyGILState_Ensure);
   Outcome outcome;
   if (PyContext_Enter(context) == 0) {
-    outcome.result = PyObject_Vectorcall(fn, args, static_cast<size_t>(count), names);
+    outcome.result = keep_stack(
+        [&] { return PyObject_Vectorcall(fn, args, static_cast<size_t>(count), names); });
     if (!outcome.result) outcome.error = take_raised();
     if (PyContext_Exit(context) < 0) PyErr_Clear();
   } else {

@@ -1,6 +1,5 @@
 #include "core/gil.hpp"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 #include <utility>
@@ -47,13 +46,13 @@ PyObject* take_thread_interrupt() noexcept {
   return std::exchange(interrupt, nullptr);
 }
 
+void stop_thread() noexcept {
+  for (;;)
+    ::pause();
+}
+
 void take_gil(PyThreadState* state) {
-  try {
-    PyEval_RestoreThread(state);
-  } catch (const abi::__forced_unwind&) {
-    for (;;)
-      ::pause();
-  }
+  keep_stack([state] { PyEval_RestoreThread(state); });
 }
 
 bool holds_gil() noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Python.h>
+#include <cxxabi.h>
 
 namespace runloom::python {
 
@@ -9,6 +10,18 @@ namespace runloom::python {
 // ask for the GIL by pthread_exit(), which would unwind through C++ frames that can't be left that
 // way; such a thread stops here for ever instead, as it does in CPython 3.14.
 void take_gil(PyThreadState* state);
+// What such a thread does.
+[[noreturn]] void stop_thread() noexcept;
+
+// Calls fn, which may take the GIL or run Python code, on a stack that pthread_exit() can't unwind.
+template <class Fn>
+auto keep_stack(Fn&& fn) {
+  try {
+    return fn();
+  } catch (const abi::__forced_unwind&) {
+    stop_thread();
+  }
+}
 
 // True when the calling thread holds the GIL.
 bool holds_gil() noexcept;

@@ -68,6 +68,7 @@ void refuse_homes() noexcept;
 struct FiberLocal {
   G* g;                    // the scheduler's reference
   std::size_t stack_size;  // bytes, what stands above the C stack included
+  bool inherits;           // it starts with contextvars of its spawner's
   bool finished;           // its thread state part has been taken apart
 };
 

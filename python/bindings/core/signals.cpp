@@ -64,8 +64,9 @@ void drain_pipe(void*) {
   pipe.drain();
 }
 
-// An exception that belongs to no fiber in particular (stolen).
-void deliver(Home& home, PyObject* exception) noexcept {
+}  // namespace
+
+void deliver_interrupt(Home& home, PyObject* exception) noexcept {
   pipe.interrupted = false;
   if (home.main && !home.main->done()) {
     interrupt_g(*home.main, exception);
@@ -75,16 +76,14 @@ void deliver(Home& home, PyObject* exception) noexcept {
   home.scheduler.stop();
 }
 
-}  // namespace
-
 void run_signal_handlers(Home& home) {
-  if (PyErr_CheckSignals() < 0) deliver(home, take_raised());
+  if (PyErr_CheckSignals() < 0) deliver_interrupt(home, take_raised());
 }
 
 void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
   if (!home.on_main_thread || !pipe.watching) return;
   pipe.drain();
-  if (pipe.interrupted) deliver(home, Py_NewRef(exception));
+  if (pipe.interrupted) deliver_interrupt(home, Py_NewRef(exception));
 }
 
 SignalWatch::SignalWatch(Home& home) {

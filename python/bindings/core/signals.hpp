@@ -19,6 +19,10 @@ namespace runloom::python {
 // Runs the handlers of signals that have arrived. On the main thread, in the hub's own context.
 void run_signal_handlers(Home& home);
 
+// An exception that belongs to no fiber in particular (stolen): to the fiber that run(main) waits
+// for, else out of run().
+void deliver_interrupt(Home& home, PyObject* exception) noexcept;
+
 // A fiber other than the main one ended with KeyboardInterrupt (borrowed). When a signal has come
 // that no handler's exception has left run() for, it is passed on as what the hub's handlers raise,
 // so that Ctrl-C ends a program whichever fiber runs.

@@ -4,10 +4,14 @@
 #include <exception>
 #include <new>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/config.hpp"
+#include "core/decimal_context.hpp"
+#include "core/gil.hpp"
 #include "core/run.hpp"
+#include "core/signals.hpp"
 #include "runloom/sched/error.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
@@ -45,16 +49,20 @@ PyObject* never_begun() {
   return nullptr;
 }
 
-void run_g(void*) {
-  FiberLocal& local = *current_local();
+void live(FiberLocal& local) {
   G& g = *local.g;
   Home& home = *tl_home;
   g.state = GState::started;
   const bool drop = home.unwinding || g.cancelled;
+  if (local.inherits && !drop) own_decimal_context();
   PyObject* outcome = drop ? never_begun() : call(g);
+  // A signal that the fiber was to be told of by its next wait, which never came.
+  PyObject* late = std::exchange(g.interrupt, nullptr);
   if (outcome) [[likely]] {
     finish_g(g, GState::returned, outcome);
+    if (late) deliver_interrupt(home, late);
   } else {
+    Py_XDECREF(late);
     PyObject* error = take_raised();
     if (PyErr_GivenExceptionMatches(error, cancelled_error)) g.retrieved = true;
     if (g.run_main || PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt)) [[unlikely]]
@@ -65,6 +73,10 @@ void run_g(void*) {
   Py_DECREF(g.object());
   rl_pystate_finish(state_of(&local), home.pyhub);
   local.finished = true;
+}
+
+void run_g(void*) {
+  keep_stack([] { live(*current_local()); });
 }
 
 void ignore(void*) noexcept {}
@@ -114,7 +126,8 @@ G* spawn(Home& home, const SpawnRequest& request) {
     return nullptr;
   }
   auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
-  auto* local = new (memory) FiberLocal{.g = g, .stack_size = stack_size, .finished = false};
+  auto* local = new (memory) FiberLocal{
+      .g = g, .stack_size = stack_size, .inherits = static_cast<bool>(context), .finished = false};
   char* datastack = memory + local_layout.datastack;
   rl_pystate_init(state_of(local), home.pyhub, memory + options.local_size - stack_size + kControl,
                   memory, datastack, options.local_size - local_layout.datastack,

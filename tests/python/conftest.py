@@ -1,0 +1,21 @@
+"""What holds for every test of the Python package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import runloom_c
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No test may leave a fiber or a setting behind."""
+    yield
+    runloom_c.set_deadlock_mode(1)
+    runloom_c.set_max_fibers(0)
+    left = runloom_c.fibers()
+    if left:
+        runloom_c.sched_reset()
+    assert not left, "fibers were left behind"
