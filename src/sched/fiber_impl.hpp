@@ -41,6 +41,7 @@ enum class FiberState : std::uint8_t { fresh, runnable, running, parked, ended }
 // An armed deadline of a parked fiber; on the stack of wait().
 struct WaitTimer : TimerNode {
   WaitToken token;
+  bool lost = false;  // it was due when somebody else had claimed the wait
 };
 
 struct FiberMessage : Hub::Message {

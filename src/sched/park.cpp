@@ -39,7 +39,11 @@ thread_local ThreadWaiterOwner tl_waiter;
 
 void expire_wait(TimerNode& node) {
   auto& timer = static_cast<WaitTimer&>(node);
-  wake(timer.token, kWakeTimedOut);
+  if (wake(timer.token, kWakeTimedOut)) return;
+  // Whoever claimed the wait has still to schedule the fiber. Until it runs it counts as one that
+  // something outside wakes: with the timer gone the hub could take it for blocked for ever.
+  timer.lost = true;
+  timer.token.waiter->hub()->external.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Closes the calling fiber's own wait. When somebody claimed it first the fiber is, or is about
@@ -96,6 +100,7 @@ WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
 
   if (options.external) hub.external.fetch_sub(1, std::memory_order_relaxed);
   if (timer.armed()) hub.disarm(timer);
+  if (timer.lost) hub.external.fetch_sub(1, std::memory_order_relaxed);
   fiber.timer = nullptr;
   fiber.reason.store(WaitReason::none, std::memory_order_relaxed);
   return code_of(fiber.word.load(std::memory_order_acquire));
