@@ -164,9 +164,8 @@ Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reaso
       if (!may_wait) return fail_errno(EAGAIN);
       if (ended != detail::kWakePending) return fail(detail::wake_error(ended));
       if (deadline == Deadline::now()) {
-        RUNLOOM_TRY([[maybe_unused]] auto ok,
-                    this_fiber::check_cancelled().and_then([] { return Result<bool>(true); }));
-        return fail(Errc::timed_out);
+        const auto allowed = this_fiber::check_cancelled();
+        return allowed ? fail(Errc::timed_out) : Unexpected{allowed.error()};
       }
     }
     const auto code = await_event(desc, side, seen, reason, deadline);

@@ -6,6 +6,7 @@
 #include <array>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "poll_home.hpp"
 #include "runloom/sched/check.hpp"
@@ -299,17 +300,14 @@ struct Woken {
   }
 };
 
+void count_event(PollDesc::Direction& direction, Woken& woken) noexcept {
+  direction.seq.store(direction.seq.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  woken.claim(std::exchange(direction.waiter, nullptr), kWakeEvent);
+}
+
 void apply_event(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
-  for (const Side side : {kReadSide, kWriteSide}) {
-    if ((ready & direction_of(side)) == 0) continue;
-    PollDesc::Direction& direction = desc.direction[side];
-    direction.seq.store(direction.seq.load(std::memory_order_relaxed) + 1,
-                        std::memory_order_release);
-    if (WaitNode* node = direction.waiter) {
-      direction.waiter = nullptr;
-      woken.claim(node, kWakeEvent);
-    }
-  }
+  if (ready & kRead) count_event(desc.direction[kReadSide], woken);
+  if (ready & kWrite) count_event(desc.direction[kWriteSide], woken);
   if (!desc.watchers.empty()) [[unlikely]]
     claim_watchers(desc.watchers, ready, [&](WaitNode& node) { woken.add(node); });
 }

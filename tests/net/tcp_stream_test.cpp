@@ -126,7 +126,7 @@ STREAM_TEST(TcpStream, EndRightBehindAShortReadIsSeenS02) {
 
 STREAM_TEST(TcpStream, SlowReaderLosesNothingT28) {
   constexpr std::size_t kChunk = 16 * 1024;
-  constexpr int kChunks = 200;
+  constexpr int kChunks = 60;
   TcpPair pair;
   auto writer = spawn([&] {
     for (int i = 0; i < kChunks; ++i)
