@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub_timer.hpp"
 #include "runloom/sched/check.hpp"
 #include "scheduler_impl.hpp"
 #include "watchdog.hpp"
@@ -19,7 +20,7 @@ constexpr std::int64_t kLeastSpinNs = 2'000;
 }  // namespace
 
 HubImpl::HubImpl(Scheduler& scheduler, Scheduler::Impl& owner, int index)
-    : Hub(scheduler, index), impl(owner) {
+    : Hub(scheduler, index), impl(owner), timer_home(std::make_shared<TimerHome>(this)) {
   main.home.store(this, std::memory_order_relaxed);
   multi = owner.options.hubs > 1;
   switched = owner.options.hooks.switched;
@@ -29,6 +30,7 @@ HubImpl::HubImpl(Scheduler& scheduler, Scheduler::Impl& owner, int index)
 
 HubImpl::~HubImpl() {
   wait_for_visitors();
+  HubTimer::hub_ends(*this);
   stacks.flush();
 }
 

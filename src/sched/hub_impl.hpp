@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -90,6 +91,8 @@ class OwnedCounter {
   std::atomic<std::uint64_t> value_{0};
 };
 
+struct TimerHome;
+
 struct HubImpl final : Hub {
   HubImpl(Scheduler& scheduler, Scheduler::Impl& impl, int index);
   ~HubImpl();
@@ -107,11 +110,11 @@ struct HubImpl final : Hub {
   void switch_away(Fiber& self) noexcept;  // the fiber parks or yields; it is queued or waiting
   [[noreturn]] void switch_last(Fiber& self) noexcept;
   void check_cancel(Fiber& fiber) noexcept;  // wakes it if its wait must end
-  void arm(WaitTimer& timer, Deadline deadline) {
+  void arm(TimerNode& timer, Deadline deadline) {
     timers.insert(timer, deadline.ns());
     timers_armed.store(timers.size(), std::memory_order_relaxed);
   }
-  void disarm(WaitTimer& timer) noexcept {
+  void disarm(TimerNode& timer) noexcept {
     timers.remove(timer);
     timers_armed.store(timers.size(), std::memory_order_relaxed);
   }
@@ -146,6 +149,7 @@ struct HubImpl final : Hub {
   Scheduler::Impl& impl;
   Fiber main;  // stands for the hub's own context
   TimerHeap timers;
+  std::shared_ptr<TimerHome> timer_home;
   StackCache stacks;
   bool bound = false;                // to a thread
   std::int64_t spin_ns = 0;          // adaptive

@@ -20,6 +20,7 @@ class TimerHeap {
   std::size_t size() const noexcept { return heap_.size(); }
   // Time of the earliest timer; only when not empty.
   std::int64_t next_ns() const noexcept { return heap_[0].when; }
+  TimerNode& front() noexcept { return *heap_[0].node; }
   std::int64_t when(const TimerNode& node) const noexcept { return heap_[node.position].when; }
   void insert(TimerNode& node, std::int64_t when_ns);
   void remove(TimerNode& node) noexcept;

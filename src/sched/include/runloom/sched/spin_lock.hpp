@@ -12,6 +12,7 @@ namespace runloom::detail {
 enum class LockRank : std::uint8_t {
   join_set = 10,    // JoinSet's list of children; taken before a child's own lock
   registry = 15,    // introspection walks
+  timer = 18,       // a Timer; its channel is taken under it
   primitive = 20,   // channel, mutex, cond var, event, semaphore, wait group: one at a time
   select = 21,      // held while a select removes its nodes from one source at a time
   descriptor = 30,  // PollDesc and Fd waiter lists
