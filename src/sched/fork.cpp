@@ -26,6 +26,7 @@
 
 #include <new>
 
+#include "hub_timer.hpp"
 #include "process.hpp"
 #include "scheduler_impl.hpp"
 #include "watchdog.hpp"
@@ -75,6 +76,7 @@ void install_fork_handlers() noexcept {
 }
 
 void HubImpl::after_fork(bool has_thread) noexcept {
+  HubTimer::hub_forks(*this, has_thread);
   replace(ready);
   replace(fresh);
   replace(fresh_lock, LockRank::queue);
