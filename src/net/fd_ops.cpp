@@ -98,7 +98,7 @@ Result<std::size_t> fd_read(int fd, std::span<std::byte> buffer, Deadline deadli
                                                      : netpoll.recv(desc, buffer, 0, deadline);
                                         });
   const iovec vector{buffer.data(), buffer.size()};
-  const auto moved = transfer(fd, kRead, true, deadline,
+  auto moved = transfer(fd, kRead, true, deadline,
                               [&] { return ::preadv2(fd, &vector, 1, -1, RWF_NOWAIT); });
   if (!needs_pool(moved, fd)) return moved;
   return transfer_on_pool(fd, kRead, deadline,
@@ -113,7 +113,7 @@ Result<std::size_t> fd_write(int fd, std::span<const std::byte> data, Deadline d
                                             : netpoll.send(desc, data, 0, deadline);
         });
   const iovec vector{const_cast<std::byte*>(data.data()), data.size()};
-  const auto moved = transfer(fd, kWrite, true, deadline, [&] {
+  auto moved = transfer(fd, kWrite, true, deadline, [&] {
     SigpipeGuard guard;
     return ::pwritev2(fd, &vector, 1, -1, RWF_NOWAIT);
   });

@@ -24,7 +24,7 @@ Result<std::size_t> recv_full(Netpoll& netpoll, PollDesc& desc, std::span<std::b
                               int flags, Deadline deadline) {
   std::size_t filled = 0;
   while (filled < buffer.size()) {
-    const auto count = netpoll.recv(desc, buffer.subspan(filled), flags, deadline);
+    auto count = netpoll.recv(desc, buffer.subspan(filled), flags, deadline);
     if (!count && filled == 0) return count;
     if (!count || *count == 0) break;
     filled += *count;

@@ -58,7 +58,7 @@ void FdCase::unlink(detail::WaitNode& node) noexcept {
 }
 
 // Completes the case, if nobody has completed the wait.
-Joined FdCase::finish(detail::WaitNode& node, Result<unsigned> result) {
+Joined FdCase::finish(detail::WaitNode& node, const Result<unsigned>& result) {
   if (!detail::claim(node.token, node.code)) return Joined::lost;
   result_ = result;
   return Joined::done;

@@ -11,7 +11,7 @@ Result<std::size_t> Stream::read_late(RecvBuffer& buffer, Deadline deadline) {
   if (auto ready = wait_readable(deadline); !ready) return Unexpected{ready.error()};
   const std::span<std::byte> memory = buffer.take();
   if (memory.empty()) return fail_errno(ENOMEM);
-  const auto count = read_some(memory, deadline);
+  auto count = read_some(memory, deadline);
   buffer.give_back(count ? static_cast<std::ptrdiff_t>(*count) : -1);
   return count;
 }

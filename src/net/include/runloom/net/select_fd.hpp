@@ -39,7 +39,7 @@ class FdCase final : public SelectSource {
   Result<unsigned> look() const noexcept;
   Result<void> link(detail::WaitNode& node);
   void unlink(detail::WaitNode& node) noexcept;
-  detail::Joined finish(detail::WaitNode& node, Result<unsigned> result);
+  detail::Joined finish(detail::WaitNode& node, const Result<unsigned>& result);
 
   const Fd* fd_ = nullptr;
   int number_ = -1;
