@@ -59,7 +59,7 @@ NET_TEST(Fd, MovedAndClosedOnesAreEmpty) {
   Fd reader = pipe.reader();
   Fd other = std::move(reader);
   EXPECT_EQ(other.number(), pipe.end[0]);
-  EXPECT_EQ(reader.number(), -1);
+  EXPECT_EQ(reader.number(), -1);  // NOLINT(bugprone-use-after-move): what is left is empty
   std::byte byte;
   EXPECT_EQ(reader.read({&byte, 1}, {}).error(), Errc::closed);
   EXPECT_EQ(reader.release().error(), Errc::closed);

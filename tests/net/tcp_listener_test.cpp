@@ -14,7 +14,6 @@ namespace runloom::test {
 namespace {
 
 using namespace std::chrono_literals;
-using net::bytes;
 using net::TcpListener;
 using net::TcpStream;
 
@@ -26,7 +25,7 @@ class DescriptorLimit {
     const int next = ::dup(0);  // the lowest free number
     ::close(next);
     rlimit limit = before_;
-    limit.rlim_cur = static_cast<rlim_t>(next + free);
+    limit.rlim_cur = static_cast<rlim_t>(next) + static_cast<rlim_t>(free);
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   }
   ~DescriptorLimit() { lift(); }
@@ -277,7 +276,7 @@ NET_TEST(TcpListener, BacklogReachesTheKernelT50) {
   std::vector<pollfd> clients;
   for (int i = 0; i < 4; ++i) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    ::connect(fd, none.address.data(), none.address.size());
+    [[maybe_unused]] const int pending = ::connect(fd, none.address.data(), none.address.size());
     clients.push_back({fd, POLLOUT, 0});
   }
   ASSERT_TRUE(this_fiber::sleep_for(30ms));

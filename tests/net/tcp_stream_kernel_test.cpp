@@ -95,7 +95,8 @@ struct BlackHole {
   BlackHole() : listening({.backlog = 0}) {
     for (int i = 0; i < 2; ++i) {
       const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-      ::connect(fd, listening.address.data(), listening.address.size());
+      [[maybe_unused]] const int pending =
+          ::connect(fd, listening.address.data(), listening.address.size());
       fillers.push_back(fd);
     }
     pollfd first{fillers[0], POLLOUT, 0};

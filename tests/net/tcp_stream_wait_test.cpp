@@ -9,7 +9,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using net::bytes;
-using net::TcpStream;
 
 // ---------------------------------------------------------------- waits that end
 
