@@ -99,7 +99,7 @@ Result<std::size_t> fd_read(int fd, std::span<std::byte> buffer, Deadline deadli
                                         });
   const iovec vector{buffer.data(), buffer.size()};
   auto moved = transfer(fd, kRead, true, deadline,
-                              [&] { return ::preadv2(fd, &vector, 1, -1, RWF_NOWAIT); });
+                        [&] { return ::preadv2(fd, &vector, 1, -1, RWF_NOWAIT); });
   if (!needs_pool(moved, fd)) return moved;
   return transfer_on_pool(fd, kRead, deadline,
                           [&] { return ::read(fd, buffer.data(), buffer.size()); });
