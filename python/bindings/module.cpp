@@ -35,7 +35,6 @@ bool check_interpreter() {
 }
 
 bool init_module(PyObject* module) {
-  if (!check_interpreter()) return false;
   init_thread_waits();
   return init_homes() && init_signals() && init_errors(module) &&
          PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
@@ -51,7 +50,12 @@ bool init_module(PyObject* module) {
 }  // namespace
 }  // namespace runloom::python
 
-PYBIND11_MODULE(runloom_c, module) {
+PYBIND11_MODULE(runloom_c_checked, module) {
   module.doc() = "Fibers, channels and sockets: the native part of runloom.";
   if (!runloom::python::init_module(module.ptr())) throw pybind11::error_already_set();
+}
+
+// Ahead of pybind11's own set-up, which on 3.11 waits for ever in a sub-interpreter.
+PyMODINIT_FUNC PyInit_runloom_c() {
+  return runloom::python::check_interpreter() ? PyInit_runloom_c_checked() : nullptr;
 }

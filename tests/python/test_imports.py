@@ -167,9 +167,6 @@ def test_an_import_that_drives_fibers(modules: Callable[[str, str], None]) -> No
     assert importlib.import_module("driving_module").result == 1
 
 
-@pytest.mark.xfail(
-    sys.version_info < (3, 12), reason="on 3.11 the process hangs; not understood yet", run=False
-)
 def test_P10_a_sub_interpreter_is_refused() -> None:
     code = """
         try:
