@@ -242,22 +242,28 @@ void release_fiber(Fiber* fiber) noexcept {
 }
 
 void report_unhandled(const Fiber& fiber, std::exception_ptr exception) noexcept {
-  const std::string_view name = fiber.name;
+  report_unhandled(fiber.name, fiber_id(&fiber), std::move(exception));
+}
+
+void report_unhandled(std::string_view name, FiberId id, std::exception_ptr exception) noexcept {
   if (auto* handler = unhandled_handler.load(std::memory_order_acquire)) {
     handler(name, exception);
     return;
   }
-  const char* what = "an exception that is no std::exception";
+  const auto number = static_cast<unsigned long long>(id);
+  const auto length = static_cast<int>(name.size());
   try {
     std::rethrow_exception(exception);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "runloom: fiber %llu '%s' ended with an exception that nobody joins: %s\n",
-                 static_cast<unsigned long long>(fiber_id(&fiber)), fiber.name, error.what());
-    return;
+    std::fprintf(stderr,
+                 "runloom: fiber %llu '%.*s' ended with an exception that nobody joins: %s\n",
+                 number, length, name.data(), error.what());
   } catch (...) {
+    std::fprintf(stderr,
+                 "runloom: fiber %llu '%.*s' ended with an exception that is no std::exception "
+                 "that nobody joins\n",
+                 number, length, name.data());
   }
-  std::fprintf(stderr, "runloom: fiber %llu '%s' ended with %s that nobody joins\n",
-               static_cast<unsigned long long>(fiber_id(&fiber)), fiber.name, what);
 }
 
 }  // namespace detail

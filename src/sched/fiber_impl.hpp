@@ -108,5 +108,6 @@ void finish_fiber(Fiber& self) noexcept;
 // Drops a reference; the last one gives the stack back. Any thread.
 void drop_reference(Fiber& fiber) noexcept;
 void report_unhandled(const Fiber& fiber, std::exception_ptr exception) noexcept;
+void report_unhandled(std::string_view name, FiberId id, std::exception_ptr exception) noexcept;
 
 }  // namespace runloom::detail

@@ -6,11 +6,14 @@
 #include <mutex>
 
 #include "fiber_impl.hpp"
+#include "runloom/sched/check.hpp"
 #include "wait_list.hpp"
 
 namespace runloom::detail {
 
-JoinSetCore::~JoinSetCore() = default;
+JoinSetCore::~JoinSetCore() {
+  if (exception_) report_unhandled(failed_name_, failed_id_, exception_);
+}
 
 void JoinSetCore::add(Child& child) noexcept {
   std::lock_guard hold(lock_);
@@ -21,8 +24,22 @@ void JoinSetCore::add(Child& child) noexcept {
   if (cancelled_) child.fiber->cancel.store(true, std::memory_order_release);
 }
 
-void JoinSetCore::finish(Child& child, Item* item, std::error_code error,
-                         std::exception_ptr exception) noexcept {
+void JoinSetCore::failed(std::error_code error, std::exception_ptr exception) noexcept {
+  std::lock_guard hold(lock_);
+  // Of a cancelled set a failed Result is a consequence, also when value() has thrown it.
+  if (failed_ || (cancelled_ && error)) return;
+  failed_ = true;
+  error_ = error;
+  if (exception) {
+    exception_ = std::move(exception);
+    failed_id_ = this_fiber::id();
+    const std::string_view name = this_fiber::name();
+    failed_name_[name.copy(failed_name_, sizeof failed_name_ - 1)] = '\0';
+  }
+  if (!cancelled_) cancel_locked();
+}
+
+void JoinSetCore::finish(Child& child, Item* item) noexcept {
   WakeBatch woken;
   {
     std::lock_guard hold(lock_);
@@ -32,16 +49,12 @@ void JoinSetCore::finish(Child& child, Item* item, std::error_code error,
     if (item) {
       *newest_ = item;
       newest_ = &item->next;
+      if (WaitNode* taker = for_items_.claim_front()) woken.add(*taker);
     }
-    // What cancelled children report is a consequence, not a cause.
-    if ((error || exception) && !failed_ && !cancelled_) {
-      failed_ = true;
-      error_ = error;
-      exception_ = std::move(exception);
-      cancel_locked();
+    if (count_ == 0) {
+      woken.claim_all(for_items_);
+      woken.claim_all(for_end_);
     }
-    // Waiters look at the state themselves; almost always there is one.
-    woken.claim_all(waiters_);
   }
   woken.schedule();
 }
@@ -62,49 +75,49 @@ std::size_t JoinSetCore::size() const noexcept {
   return count_;
 }
 
-WakeCode JoinSetCore::park(Deadline deadline, bool cancellable) {
-  WaitNode node(begin_wait());
-  waiters_.push_back(node);
-  lock_.unlock();
-  const WakeCode code = detail::wait(node.token, {.reason = WaitReason::join_set,
-                                                  .object = this,
-                                                  .deadline = deadline,
-                                                  .cancellable = cancellable});
+// Called and left with the lock held.
+WakeCode JoinSetCore::park(WaitList& list, Deadline deadline, bool cancellable) {
+  const WakeCode code = park_in(list, lock_,
+                                {.reason = WaitReason::join_set,
+                                 .object = this,
+                                 .deadline = deadline,
+                                 .cancellable = cancellable});
   lock_.lock();
-  waiters_.remove_if_linked(node);
   return code;
 }
 
-Result<void> JoinSetCore::wait(Deadline deadline, bool cancellable) {
+Result<void> JoinSetCore::wait(Deadline deadline) {
   lock_.lock();
   while (count_ != 0) {
-    const WakeCode code = park(deadline, cancellable);
-    if (code == kWakeUser || count_ == 0) continue;
-    // The destructor may not return before the children, whatever ended its wait.
-    lock_.unlock();
-    if (cancellable) return fail(wake_error(code));
-    this_fiber::yield();
-    lock_.lock();
+    const WakeCode code = park(for_end_, deadline, true);
+    if (code != kWakeUser && count_ != 0) {
+      lock_.unlock();
+      return fail(wake_error(code));
+    }
   }
-  lock_.unlock();
-  return cancellable ? failure() : Result<void>();
+  return take_failure();
 }
 
-Result<void> JoinSetCore::failure() {
-  std::exception_ptr exception;
-  std::error_code error;
-  {
-    std::lock_guard hold(lock_);
-    exception = std::exchange(exception_, nullptr);
-    error = error_;
+void JoinSetCore::wait_for_end() noexcept {
+  std::lock_guard hold(lock_);
+  while (count_ != 0) {
+    const WakeCode code = park(for_end_, Deadline::never(), false);
+    RUNLOOM_CHECK(code == kWakeUser,
+                  "a JoinSet whose children still run was destroyed where parking is forbidden");
   }
+}
+
+Result<void> JoinSetCore::take_failure() {
+  const std::exception_ptr exception = std::exchange(exception_, nullptr);
+  const std::error_code error = std::exchange(error_, std::error_code());
+  failed_ = false;
+  lock_.unlock();
   if (exception) std::rethrow_exception(exception);
   if (error) return Unexpected{error};
   return {};
 }
 
-JoinSetCore::Item* JoinSetCore::take_item() noexcept {
-  std::lock_guard hold(lock_);
+JoinSetCore::Item* JoinSetCore::pop_item() noexcept {
   Item* item = oldest_;
   if (!item) return nullptr;
   oldest_ = item->next;
@@ -112,22 +125,27 @@ JoinSetCore::Item* JoinSetCore::take_item() noexcept {
   return item;
 }
 
+JoinSetCore::Item* JoinSetCore::take_item() noexcept {
+  std::lock_guard hold(lock_);
+  return pop_item();
+}
+
 Result<JoinSetCore::Item*> JoinSetCore::next(Deadline deadline) {
+  lock_.lock();
   for (;;) {
-    if (Item* item = take_item()) return item;
-    lock_.lock();
-    if (failed_ || (count_ == 0 && !oldest_)) {
+    if (Item* item = pop_item()) {
       lock_.unlock();
-      if (const auto failed = failure(); !failed) return Unexpected{failed.error()};
+      return item;
+    }
+    if (count_ == 0) {
+      if (const auto all_well = take_failure(); !all_well) return Unexpected{all_well.error()};
       return static_cast<Item*>(nullptr);
     }
-    if (oldest_) {
+    const WakeCode code = park(for_items_, deadline, true);
+    if (code != kWakeUser && !oldest_ && count_ != 0) {
       lock_.unlock();
-      continue;
+      return fail(wake_error(code));
     }
-    const WakeCode code = park(deadline, true);
-    lock_.unlock();
-    if (code != kWakeUser) return fail(wake_error(code));
   }
 }
 

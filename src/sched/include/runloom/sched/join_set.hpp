@@ -14,6 +14,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -39,37 +40,47 @@ class JoinSetCore {
     Item* next = nullptr;
   };
 
-  JoinSetCore() = default;
-  ~JoinSetCore();  // cancels the children and waits for them, whatever happens meanwhile
+  explicit JoinSetCore(Scheduler* scheduler) noexcept : scheduler_(scheduler) {}
+  ~JoinSetCore();
   JoinSetCore(const JoinSetCore&) = delete;
   JoinSetCore& operator=(const JoinSetCore&) = delete;
 
+  Scheduler* scheduler() const noexcept { return scheduler_; }
   void add(Child& child) noexcept;  // before it is started
-  // The child has ended; at most one of the three is set.
-  void finish(Child& child, Item* item, std::error_code error,
-              std::exception_ptr exception) noexcept;
+  // On the child: it has failed. Before finish().
+  void failed(std::error_code error, std::exception_ptr exception) noexcept;
+  // On the child: the last thing that it does to the set. `item` may be null.
+  void finish(Child& child, Item* item) noexcept;
   void cancel() noexcept;
   std::size_t size() const noexcept;
-  Result<void> wait(Deadline deadline, bool cancellable);
-  // The oldest result; null with no error: no child is left. Rethrows the first exception.
+  Result<void> wait(Deadline deadline);
+  void wait_for_end() noexcept;  // whatever happens meanwhile; reports nothing
+  // The oldest result; null with no error: no child is left.
   Result<Item*> next(Deadline deadline);
   Item* take_item() noexcept;
 
  private:
   void cancel_locked() noexcept;
-  Result<void> failure();
-  WakeCode park(Deadline deadline, bool cancellable);  // with the lock held; releases it
+  Item* pop_item() noexcept;
+  Result<void> take_failure();  // releases the lock
+  WakeCode park(WaitList& list, Deadline deadline, bool cancellable);
 
+  Scheduler* const scheduler_;
   mutable SpinLock lock_{LockRank::join_set};
-  Child* children_ = nullptr;
-  std::size_t count_ = 0;
+
+  // Guarded by lock_.
+  Child* children_ = nullptr;  // that have not ended, newest first
+  std::size_t count_ = 0;      // of them
   bool cancelled_ = false;
-  bool failed_ = false;
-  Item* oldest_ = nullptr;
-  Item** newest_ = &oldest_;
+  bool failed_ = false;  // the first failure is known
   std::error_code error_;
   std::exception_ptr exception_;
-  WaitList waiters_;
+  FiberId failed_id_ = 0;  // of the child that threw
+  char failed_name_[24] = {};
+  Item* oldest_ = nullptr;
+  Item** newest_ = &oldest_;
+  WaitList for_items_;  // in next(): woken for each item, and at the end
+  WaitList for_end_;    // in wait(): woken when no child is left
 };
 
 template <class T>
@@ -85,16 +96,23 @@ inline constexpr bool kIsResult<Result<T>> = true;
 
 }  // namespace detail
 
-// Made and destroyed by one fiber (or OS thread); spawn and cancel may be called from any fiber
-// of the same scheduler while it lives, its own children included.
+// Made and destroyed by one fiber or OS thread; everything else may be called from any fiber of
+// the scheduler while it lives, its own children included.
+//
+// What cancelled children fail with is a consequence: once the set is cancelled their failed
+// Results are not reported, nor a std::system_error of such a Result's value(). Any other
+// exception is, by the set's destructor if need be (set_unhandled_exception_handler).
 template <class T = void>
 class JoinSet {
  public:
-  JoinSet() = default;
-  // Cancels the children that still run and waits until all have ended. No cancel point.
+  // Children run in the calling fiber's scheduler, or in a given one.
+  JoinSet() noexcept : core_(nullptr) {}
+  explicit JoinSet(Scheduler& scheduler) noexcept : core_(&scheduler) {}
+  // Cancels the children that still run and waits until all have ended. No cancel point. Nothing
+  // of a child is left then, what its function had captured included.
   ~JoinSet() {
     core_.cancel();
-    (void)core_.wait(Deadline::never(), false);
+    core_.wait_for_end();
     while (auto* item = core_.take_item())
       delete static_cast<Stored*>(item);
   }
@@ -109,7 +127,7 @@ class JoinSet {
     using Frame = detail::FiberFrame<Body>;
     std::error_code error;
     detail::Fiber* fiber =
-        detail::allocate_fiber(nullptr, options, sizeof(Frame), alignof(Frame), error);
+        detail::allocate_fiber(core_.scheduler(), options, sizeof(Frame), alignof(Frame), error);
     if (!fiber) return Unexpected{error};
     auto* frame = static_cast<Frame*>(detail::fiber_frame(fiber));
     struct Discard {
@@ -126,16 +144,17 @@ class JoinSet {
     return {};
   }
 
-  // Parks until every child has ended. Rethrows the first child's exception, or returns its
-  // error; fails with timed_out or cancelled of the caller, and the children go on.
-  Result<void> wait(Deadline deadline = {}) { return core_.wait(deadline, true); }
+  // Parks until every child has ended. Then reports the first failure, once: rethrows a child's
+  // exception or returns its error. Fails with timed_out or cancelled of the caller, and the
+  // children go on; size() tells the two apart.
+  Result<void> wait(Deadline deadline = {}) { return core_.wait(deadline); }
   // Cancels the children, those still to be spawned included.
   void cancel() noexcept { core_.cancel(); }
   // Children that have not ended.
   std::size_t size() const noexcept { return core_.size(); }
 
-  // The next result in the order of completion, parking until there is one; nullopt when all
-  // children have ended and all results were taken. Fails as wait() does.
+  // The next result in the order of completion, parking until there is one. When all children
+  // have ended and all results were taken: the first failure, as wait() reports it, then nullopt.
   template <class U = T>
   requires(!std::is_void_v<U>) Result<std::optional<U>> next(Deadline deadline = {}) {
     RUNLOOM_TRY(auto* item, core_.next(deadline));
@@ -151,7 +170,7 @@ class JoinSet {
   struct ChildBody {
     template <class G>
     ChildBody(detail::JoinSetCore& owner, G&& function)
-        : core(owner), fn(std::forward<G>(function)) {}
+        : core(owner), fn(std::in_place, std::forward<G>(function)) {}
     ChildBody(const ChildBody&) = delete;
     ChildBody& operator=(const ChildBody&) = delete;
 
@@ -161,29 +180,35 @@ class JoinSet {
       std::exception_ptr exception;
       try {
         run(item, error);
+      } catch (const std::system_error& failure) {
+        error = failure.code();
+        exception = std::current_exception();
       } catch (...) {
         exception = std::current_exception();
       }
-      core.finish(child, item, error, std::move(exception));
+      // What it captured may refer to what its owner destroys after the set.
+      fn.reset();
+      if (error || exception) core.failed(error, std::move(exception));
+      core.finish(child, item);
     }
     void run(detail::JoinSetCore::Item*& item, std::error_code& error) {
       using R = std::invoke_result_t<F&>;
       if constexpr (detail::kIsResult<R>) {
-        R result = fn();
+        R result = (*fn)();
         error = result.error();
         if constexpr (!std::is_void_v<T>) {
           if (result) item = new Stored(*std::move(result));
         }
       } else if constexpr (std::is_void_v<R> || std::is_void_v<T>) {
-        fn();
+        (*fn)();
       } else {
-        item = new Stored(fn());
+        item = new Stored((*fn)());
       }
     }
 
     detail::JoinSetCore& core;
     detail::JoinSetCore::Child child;
-    F fn;
+    std::optional<F> fn;
   };
 
   detail::JoinSetCore core_;
