@@ -2,6 +2,8 @@
 // troubles. STREAM_TESTs also run on the simulated completion backend.
 #include "runloom/net/tcp_stream.hpp"
 
+#include <atomic>
+
 #include "support/net_test.hpp"
 
 namespace runloom::test {
@@ -249,7 +251,7 @@ STREAM_TEST(TcpStream, PassedDeadlineMakesOneAttempt) {
 NET_TEST(TcpStream, EagerReadsLetOthersRunS04) {
   Listening listening;
   TcpPair pair;
-  bool over = false;
+  std::atomic<bool> over{false};
   auto feeder = spawn([&] {
     const std::string piece(32 * 1024, 'f');
     while (!over && pair.server.write_all(bytes(piece))) {

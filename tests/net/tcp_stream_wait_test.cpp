@@ -1,7 +1,9 @@
 // Waits on a TCP connection, and what ends them: deadline, cancel, close, another user.
 #include "runloom/net/tcp_stream.hpp"
 
+#include <atomic>
 #include "runloom/sched/cancel.hpp"
+
 #include "support/net_test.hpp"
 
 namespace runloom::test {
@@ -174,7 +176,7 @@ STREAM_TEST(TcpStream, WriteAllTimesOutT27) {
 
 STREAM_TEST(TcpStream, WriteAllToATricklingReaderEndsAtItsDeadlineT27) {
   TcpPair pair;
-  bool over = false;
+  std::atomic<bool> over{false};
   auto reader = spawn([&] {
     std::string piece(512, '\0');
     while (!over && this_fiber::sleep_for(1ms))
