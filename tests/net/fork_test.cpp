@@ -90,10 +90,13 @@ NET_TEST(NetFork, ChildUsesInheritedStreamsAndListenersK02) {
   if (kTsan) GTEST_SKIP();
   TcpPair pair;
   Listening listening;
-  auto reader = spawn([&] { return read_text(pair.client); });
-  auto queued = spawn([&] { return read_text(pair.client); });
-  auto acceptor = spawn([&] { return listening.listener.accept(); });
-  auto watcher = spawn([&] { return pair.client.wait_readable(); });
+  // On this hub, which does not poll while it waits for the child: else they might take what the
+  // child is to get.
+  const SpawnOptions here{.hub = Hub::current()->index()};
+  auto reader = spawn([&] { return read_text(pair.client); }, here);
+  auto queued = spawn([&] { return read_text(pair.client); }, here);
+  auto acceptor = spawn([&] { return listening.listener.accept(); }, here);
+  auto watcher = spawn([&] { return pair.client.wait_readable(); }, here);
   until_parked(reader.handle(), WaitReason::io_read);
   until_parked(queued.handle(), WaitReason::io_read);
   until_parked(acceptor.handle(), WaitReason::io_accept);
@@ -127,7 +130,8 @@ NET_TEST(NetFork, ChildWaitsOnForeignDescriptorsK02) {
   if (kTsan) GTEST_SKIP();
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  auto waiter = spawn([&] { return net::wait_fd(pair[0], net::kRead); });
+  auto waiter = spawn([&] { return net::wait_fd(pair[0], net::kRead); },
+                      {.hub = Hub::current()->index()});  // which does not poll meanwhile
   until_parked(waiter.handle(), WaitReason::io_poll);
   EXPECT_EQ(fork_and_run([&] {
               auto mine = spawn([&] { return net::wait_fd(pair[0], net::kRead); });

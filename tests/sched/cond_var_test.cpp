@@ -23,12 +23,14 @@ FIBER_TEST(CondVar, WakesInOrder) {
   std::vector<int> order;
   std::vector<JoinHandle<void>> waiters;
   for (int i = 0; i < 4; ++i) {
-    waiters.push_back(spawn([&, i] {
-      std::unique_lock hold(mutex);
-      EXPECT_TRUE(changed.wait(hold));
-      EXPECT_TRUE(mutex.locked());
-      order.push_back(i);
-    }));
+    waiters.push_back(spawn(
+        [&, i] {
+          std::unique_lock hold(mutex);
+          EXPECT_TRUE(changed.wait(hold));
+          EXPECT_TRUE(mutex.locked());
+          order.push_back(i);
+        },
+        {.hub = Hub::current()->index()}));
     until_parked(waiters.back().handle(), WaitReason::cond_var);
   }
   changed.notify_one();

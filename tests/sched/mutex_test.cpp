@@ -35,10 +35,12 @@ FIBER_TEST(Mutex, HandsOverInOrder) {
   std::vector<int> order;
   std::vector<JoinHandle<void>> waiters;
   for (int i = 0; i < 5; ++i) {
-    waiters.push_back(spawn([&, i] {
-      std::lock_guard hold(mutex);
-      order.push_back(i);
-    }));
+    waiters.push_back(spawn(
+        [&, i] {
+          std::lock_guard hold(mutex);
+          order.push_back(i);
+        },
+        {.hub = Hub::current()->index()}));
     until_parked(waiters.back().handle(), WaitReason::mutex);
   }
   mutex.unlock();
