@@ -11,9 +11,10 @@
 //   destructor, no result. Handles find them ended, a join gives Errc::cancelled. Their stacks
 //   are never used again, because wait nodes on them may be linked in channels, mutexes and so
 //   on; wakers skip those, since the waits are closed.
-// - Hubs whose thread is gone keep their driver, which is told to start afresh, and lose
-//   everything else: queues, timers, inbox, cached stacks. Nothing that such a thread may have
-//   been changing at that moment is read.
+// - The forking thread's hub keeps its timers, but for the deadlines of dropped fibers. Hubs whose
+//   thread is gone keep their driver, which is told to start afresh, and lose everything else:
+//   queues, timers, inbox, cached stacks. Nothing that such a thread may have been changing at
+//   that moment is read.
 // - The run that the forking fiber is in goes on with its hub alone; spawns all go there. The
 //   next run() starts threads for all hubs again. A hub thread that forked ends with its run, and
 //   with it the child, as if main had returned: the thread that called run() does not exist there.
@@ -84,10 +85,8 @@ void HubImpl::after_fork(bool has_thread) noexcept {
   sleeping.store(false, std::memory_order_relaxed);
   visitors.store(0, std::memory_order_relaxed);
   external.store(0, std::memory_order_relaxed);
-  // The timers of dropped fibers lie on their stacks. On our own thread the heap is in order.
-  has_thread ? timers.clear() : replace(timers);
-  timers_armed.store(0, std::memory_order_relaxed);
   if (!has_thread) {
+    replace(timers);
     bound = false;
     current = nullptr;
     zombie = nullptr;
@@ -95,6 +94,7 @@ void HubImpl::after_fork(bool has_thread) noexcept {
     replace(stacks);
     next_id = last_id = 0;
   }
+  timers_armed.store(timers.size(), std::memory_order_relaxed);
   if (driver_) driver_->after_fork();
   for (const auto& old : old_drivers)
     old->after_fork();
@@ -117,6 +117,8 @@ void Scheduler::Impl::after_fork() noexcept {
     if (slot.done.load(std::memory_order_relaxed)) return;
     detail::Fiber& fiber = detail::fiber_of(slot);
     if (fiber.scheduler == &owner && &fiber != survivor) {
+      if (fiber.hub() == own && fiber.timer && fiber.timer->armed())
+        own->timers.remove(*fiber.timer);
       fiber.state.store(detail::FiberState::ended, std::memory_order_relaxed);
       detail::abandon_fiber(fiber);
     }

@@ -22,12 +22,6 @@ void TimerHeap::remove(TimerNode& node) noexcept {
   if (heap_.capacity() > 4096 && heap_.size() < heap_.capacity() / 8) heap_.shrink_to_fit();
 }
 
-void TimerHeap::clear() noexcept {
-  for (const Entry& entry : heap_)
-    entry.node->position = TimerNode::kUnarmed;
-  heap_.clear();
-}
-
 void TimerHeap::sift_up(std::uint32_t position, Entry entry) noexcept {
   while (position > 0) {
     const std::uint32_t parent = (position - 1) / 4;

@@ -32,7 +32,6 @@ class TimerHeap {
       node.fire(node);
     }
   }
-  void clear() noexcept;
 
  private:
   struct Entry {

@@ -11,6 +11,7 @@
 
 #include "runloom/sched/blocking.hpp"
 #include "runloom/sched/scheduler.hpp"
+#include "runloom/sched/timer.hpp"
 #include "support/child.hpp"
 #include "support/fiber_test.hpp"
 
@@ -205,6 +206,31 @@ TEST_F(ForkThreadTest, K02_ForkOnAForeignThreadDropsTheRun) {
   EXPECT_EQ(wait_child(pid).code, 0);
   scheduler.cancel_all();
   runner.join();
+}
+
+// Of what was in the heap, the deadlines of the parent's fibers go and the timers stay.
+TEST_P(ForkTest, K02_TimersOfTheForkingHubFireInTheChild) {
+  Scheduler scheduler({.hubs = GetParam()});
+  auto ran = scheduler.run([&] {
+    Timer timer(20ms);
+    const SpawnOptions here{.hub = Hub::current()->index()};
+    auto sleeper = spawn([] { return this_fiber::sleep_for(1h); }, here);
+    auto brief = spawn([] { return this_fiber::sleep_for(1ms); }, here);
+    test::until_parked(sleeper.handle(), WaitReason::sleep);
+    test::until_parked(brief.handle(), WaitReason::sleep);
+    const int pid = ::fork();
+    if (pid == 0) {
+      if (scheduler.stats().sleeping != 1) ::_exit(1);
+      if (!timer.channel().recv()) ::_exit(2);
+      if (timer.reset(Deadline::after(1ms)) || !timer.channel().recv()) ::_exit(3);
+      ::_exit(scheduler.stats().sleeping == 0 ? 0 : 4);
+    }
+    EXPECT_EQ(wait_child(pid).code, 0);
+    EXPECT_TRUE(brief.join());
+    EXPECT_TRUE(timer.channel().recv());
+    sleeper.cancel();
+  });
+  EXPECT_TRUE(ran);
 }
 
 TEST_F(ForkThreadTest, K02_ChildForkedOnAHubThreadEndsWithItsRun) {

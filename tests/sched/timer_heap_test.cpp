@@ -120,19 +120,5 @@ TEST(TimerHeap, CancelledTimersLeaveNothingBehind) {
   EXPECT_TRUE(heap.empty());
 }
 
-TEST(TimerHeap, ClearUnarmsAll) {
-  std::vector<int> fired;
-  Timer a(fired, 1), b(fired, 2);
-  TimerHeap heap;
-  heap.insert(a, 1);
-  heap.insert(b, 2);
-  heap.clear();
-  EXPECT_TRUE(heap.empty());
-  EXPECT_FALSE(a.armed());
-  EXPECT_FALSE(b.armed());
-  heap.expire(10);
-  EXPECT_TRUE(fired.empty());
-}
-
 }  // namespace
 }  // namespace runloom::detail
