@@ -149,22 +149,35 @@ void start_fiber(Fiber* fiber, const FrameOps* ops, bool joinable) noexcept {
   target.push(fiber->run_message);
 }
 
+namespace {
+// Destroys the result or the exception, which nobody will take any more. Their destructors and the
+// handler of unhandled exceptions may park.
+void drop_outcome(Fiber& fiber) noexcept {
+  if (std::exception_ptr exception = std::exchange(fiber.exception, nullptr))
+    report_unhandled(fiber, std::move(exception));
+  if (std::exchange(fiber.has_result, false)) fiber.ops->drop(fiber.frame);
+}
+}  // namespace
+
 // The order matters: the result is complete before `done` is visible; joiners are woken under the
 // lock; after the unlock the handle may go at any time, but the stack stays until the running
 // reference is dropped by whoever runs next on the hub (reap).
+//
+// Whoever that is must not run the program's destructors: one that parks there would end a wait
+// that isn't its own. So the outcome belongs to the handle, or to the fiber if there is none.
 void finish_fiber(Fiber& self) noexcept {
   HubImpl& hub = *self.hub();
   RUNLOOM_CHECK(self.scope == nullptr, "a fiber ended inside a CancelScope");
-  bool report;
-  {
-    std::lock_guard hold(self.slot->lock);
-    self.slot->done.store(true, std::memory_order_release);
-    report = self.handle_dropped && self.exception && !self.exception_taken;
-    if (report) self.exception_taken = true;
-    while (WaitNode* node = self.joiners.claim_front())
-      schedule(node->token.waiter);
+  for (bool ended = false; !ended;) {
+    {
+      std::lock_guard hold(self.slot->lock);
+      ended = !self.handle_dropped || (!self.has_result && !self.exception);
+      if (ended) self.slot->done.store(true, std::memory_order_release);
+      while (WaitNode* node = ended ? self.joiners.claim_front() : nullptr)
+        schedule(node->token.waiter);
+    }
+    if (!ended) drop_outcome(self);
   }
-  if (report) report_unhandled(self, self.exception);
   const SwitchHooks& hooks = hub.impl.options.hooks;
   if (hooks.finished) hooks.finished(hooks.context, &self);
   self.state.store(FiberState::ended, std::memory_order_relaxed);
@@ -176,8 +189,6 @@ void drop_reference(Fiber& fiber) noexcept {
   if (fiber.refs.load(std::memory_order_acquire) != 1 &&
       fiber.refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
     return;
-  if (fiber.has_result) fiber.ops->drop(fiber.frame);
-  fiber.exception = nullptr;
   StackSlot* slot = fiber.slot;
   fiber.context.destroy();
   slot->wait_word = fiber.word.load(std::memory_order_relaxed);
@@ -200,8 +211,8 @@ bool fiber_done(const Fiber* fiber) noexcept {
   return fiber->slot->done.load(std::memory_order_acquire);
 }
 
-// After `done` the result, the exception and exception_taken belong to the handle alone, without
-// the lock: finish_fiber looks at them only when the handle was dropped before.
+// After `done` the result and the exception belong to the handle alone, without the lock:
+// finish_fiber looks at them only when the handle was dropped before.
 Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
   RUNLOOM_CHECK(fiber != current_fiber(), "a fiber can't join itself");
   if (!fiber_done(fiber)) {
@@ -222,7 +233,6 @@ Result<void> join_fiber(Fiber* fiber, Deadline deadline) {
       }
     }
   }
-  fiber->exception_taken = true;
   // Moved out: the hub must have no part in the exception's lifetime.
   if (fiber->exception) std::rethrow_exception(std::exchange(fiber->exception, nullptr));
   // Its exception was taken by an earlier join, or it was dropped without running (fork).
@@ -235,9 +245,7 @@ void release_fiber(Fiber* fiber) noexcept {
     std::lock_guard hold(fiber->slot->lock);
     fiber->handle_dropped = !fiber_done(fiber);
   }
-  const bool ended = !fiber->handle_dropped;
-  if (ended && fiber->exception && !std::exchange(fiber->exception_taken, true))
-    report_unhandled(*fiber, fiber->exception);
+  if (!fiber->handle_dropped) drop_outcome(*fiber);
   drop_reference(*fiber);
 }
 

@@ -82,7 +82,6 @@ struct Fiber : Waiter {
 
   // Guarded by slot->lock.
   bool handle_dropped = false;
-  bool exception_taken = false;
   std::uint32_t permits = 0;
   WaitToken park_token;  // while parked in this_fiber::park()
   std::exception_ptr exception;

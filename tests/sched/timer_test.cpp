@@ -16,7 +16,6 @@ namespace runloom {
 namespace {
 
 using namespace std::chrono_literals;
-using test::until_parked;
 
 std::uint64_t timers_armed() {
   return Scheduler::current()->stats().sleeping;

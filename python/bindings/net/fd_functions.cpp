@@ -68,7 +68,7 @@ Result<std::size_t> fill(Receive* call, int fd, std::span<std::byte> memory, int
   std::size_t filled = 0;
   while (filled < memory.size()) {
     RecvInto rest(memory.subspan(filled));
-    const auto count = call(fd, rest, flags & ~MSG_WAITALL);
+    Result<std::size_t> count = call(fd, rest, flags & ~MSG_WAITALL);
     if (!count && filled == 0) return count;
     if (!count || *count == 0) break;
     filled += *count;

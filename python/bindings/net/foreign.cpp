@@ -114,7 +114,7 @@ Result<std::size_t> foreign_send(int fd, std::span<const std::byte> data, int fl
 }
 
 Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
-  const auto received = foreign_recv(fd, buffer, 0);
+  auto received = foreign_recv(fd, buffer, 0);
   if (received || received.error() != errno_code(ENOTSOCK)) return received;
   for (Way way = Way::nonblocking;;) {
     const auto memory = buffer.take();
@@ -154,7 +154,7 @@ Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
 }
 
 Result<std::size_t> foreign_write(int fd, std::span<const std::byte> data) {
-  const auto sent = foreign_send(fd, data, 0);
+  auto sent = foreign_send(fd, data, 0);
   if (sent || sent.error() != errno_code(ENOTSOCK)) return sent;
   const iovec part{const_cast<std::byte*>(data.data()), data.size()};
   for (Way way = Way::nonblocking;;) {

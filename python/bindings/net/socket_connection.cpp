@@ -95,7 +95,7 @@ bool undo_self_connect(const Socket& socket, const SocketAddress& peer) noexcept
   if (!same) return false;
   sockaddr nobody{};
   nobody.sa_family = AF_UNSPEC;
-  ::connect(use.number(), &nobody, sizeof nobody);
+  (void)::connect(use.number(), &nobody, sizeof nobody);
   return true;
 }
 

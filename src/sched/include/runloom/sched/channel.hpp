@@ -78,7 +78,7 @@ class Channel {
 
  private:
   struct Slot {
-    alignas(T) unsigned char bytes[sizeof(T)];
+    alignas(T) unsigned char bytes[sizeof(T)];  // NOLINT(bugprone-sizeof-expression)
   };
   static T* as_value(void* memory) noexcept { return std::launder(static_cast<T*>(memory)); }
 
