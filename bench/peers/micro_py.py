@@ -3,8 +3,9 @@
 Usage: micro_py.py {runloom,runloom-0.2.0,gevent,greenlet,asyncio} {warm,many,parked} [COUNT]
 
 warm    costs of an operation with pools warm, best of three, the collector off
-many    spawn COUNT that are all alive at once and run them, in a fresh process; each must have run
-parked  memory of COUNT that wait for something
+many    spawn COUNT that are all alive at once and run them, in a fresh process; each must have run.
+        Time, and the memory that they needed at most
+parked  the same of COUNT that each wait for something before they end
 """
 
 import asyncio
@@ -15,7 +16,8 @@ import sys
 import time
 
 YIELDS = 40_000
-SPAWNS = 2_000
+SPAWNS = 40_000
+AT_ONCE = [100, 2_000]
 ROUND_TRIPS = 20_000
 
 
@@ -41,11 +43,16 @@ def timed(body):
     return time.process_time_ns() - start
 
 
-def memory():
+def memory(resident="VmRSS"):
     """Resident memory and page tables of this process, in bytes."""
     with open("/proc/self/status", encoding="ascii") as status:
-        found = re.findall(r"^(?:VmRSS|VmPTE):\s*(\d+) kB", status.read(), re.MULTILINE)
+        pattern = rf"^(?:{resident}|VmPTE):\s*(\d+) kB"
+        found = re.findall(pattern, status.read(), re.MULTILINE)
     return sum(map(int, found)) * 1024
+
+
+def peak_memory():
+    return memory("VmHWM")
 
 
 class Runloom:
@@ -69,10 +76,16 @@ class Runloom:
         self.spawn(loop)
         self.c.run()
 
-    def spawns(self, count, body=noop):
-        spawn = self.spawn
-        for _ in range(count):
-            spawn(body)
+    def spawns(self, count, body=noop, rounds=1):
+        spawn, sched_yield = self.spawn, self.c.sched_yield
+
+        def main():
+            for _ in range(rounds):
+                for _ in range(count):
+                    spawn(body)
+                sched_yield()  # all of them run, and end
+
+        spawn(main)
         self.c.run()
 
     def round_trips(self, count):
@@ -126,9 +139,10 @@ class Gevent:
 
         self.gevent.joinall([self.gevent.spawn(loop), self.gevent.spawn(loop)])
 
-    def spawns(self, count, body=noop):
+    def spawns(self, count, body=noop, rounds=1):
         spawn = self.gevent.spawn
-        self.gevent.joinall([spawn(body) for _ in range(count)])
+        for _ in range(rounds):
+            self.gevent.joinall([spawn(body) for _ in range(count)])
 
     def round_trips(self, count):
         ping, pong = self.gevent.queue.Channel(), self.gevent.queue.Channel()
@@ -178,10 +192,11 @@ class Greenlet:
         one, other = self.greenlet(first), self.greenlet(second)
         one.switch()
 
-    def spawns(self, count, body=noop):
+    def spawns(self, count, body=noop, rounds=1):
         greenlet = self.greenlet
-        for one in [greenlet(body) for _ in range(count)]:
-            one.switch()
+        for _ in range(rounds):
+            for one in [greenlet(body) for _ in range(count)]:
+                one.switch()
 
 
 class Asyncio:
@@ -195,13 +210,14 @@ class Asyncio:
 
         asyncio.run(main())
 
-    def spawns(self, count, body=noop):
+    def spawns(self, count, body=noop, rounds=1):
         async def call():
             body()
 
         async def main():
             create = asyncio.create_task
-            await asyncio.wait([create(call()) for _ in range(count)])
+            for _ in range(rounds):
+                await asyncio.wait([create(call()) for _ in range(count)])
 
         asyncio.run(main())
 
@@ -250,10 +266,9 @@ def main():
     kind, mode = KINDS[sys.argv[1]](), sys.argv[2]
     if mode == "warm":
         gc.disable()
-        kind.spawns(SPAWNS)
+        kind.spawns(max(AT_ONCE))
         cases = [
             ("sched_yield", "yields", YIELDS),
-            ("spawn+run", "spawns", SPAWNS),
             ("Chan round trip", "round_trips", ROUND_TRIPS),
         ]
         for case, name, count in cases:
@@ -261,15 +276,30 @@ def main():
             if body:
                 best = min(timed(lambda: body(count)) for _ in range(3))  # noqa: B023
                 report(case, best / count, "ns")
+        for count in AT_ONCE:
+            rounds = SPAWNS // count
+            best = min(timed(lambda: kind.spawns(count, noop, rounds)) for _ in range(3))  # noqa: B023
+            report(f"spawn+run, {count} at once", best / (rounds * count), "ns")
     elif mode == "many":
         count = int(sys.argv[3])
+        case = f"spawn+run, {count} live at once"
+        before = memory()
         took = timed(lambda: kind.spawns(count, count_up))
         if ran != count:
             sys.exit(f"only {ran} of {count} ran")
-        report(f"spawn+run, {count} live at once", took / count, "ns")
+        report(case, took / count, "ns")
+        report(case, (peak_memory() - before) / count, "bytes")
     else:
         count = int(sys.argv[3])
-        report("parked Python fiber", kind.park(count) / count, "bytes")
+        case = f"spawn+park+end, {count} parked at once"
+        grown = 0
+
+        def park():
+            nonlocal grown
+            grown = kind.park(count)
+
+        report(case, timed(park) / count, "ns")
+        report(case, grown / count, "bytes")
 
 
 if __name__ == "__main__":
