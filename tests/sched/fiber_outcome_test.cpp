@@ -67,7 +67,7 @@ FIBER_TEST(FiberOutcome, IsDestroyedOnTheFiberItself) {
         {.hub = 0});
     const FiberId id = ends.handle().id();
     ends.detach();
-    EXPECT_TRUE(waits.join().value());
+    EXPECT_TRUE(waits.join());
     EXPECT_TRUE(mutex.locked());
     mutex.unlock();
     yield_until([&] { return destroyed_on != 0; });

@@ -156,7 +156,9 @@ class FiberHandle {
 
 // Owns the right to a fiber's result. Move-only. Dropping it detaches the fiber. The stack is
 // kept until the fiber has ended and the handle is gone. An exception that nobody joins is
-// reported once on stderr with the fiber's name (see set_unhandled_exception_handler).
+// reported once on stderr with the fiber's name (see set_unhandled_exception_handler). A result or
+// exception that nobody takes is destroyed by whoever drops the handle, or by the fiber itself if
+// that was before its end.
 template <class T>
 class [[nodiscard]] JoinHandle {
  public:
