@@ -1,4 +1,4 @@
-"""What the README and docs/cpp.md say of C++: their commands and programs, against an installed build."""
+"""What the README and docs/cpp.md say of C++, done with an installed build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python programs in the README and in docs/, run as they stand; and every link between the pages."""
+"""The Python programs of the README and of docs/, run as they stand; and the links of all pages."""
 
 from __future__ import annotations
 
