@@ -99,7 +99,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Binds and listens, on every hub that will accept; returns the address with the port that the
-  // kernel chose. On a fiber, before serve(); may be called for several addresses. With several
+  // kernel chose. Doesn't park. On a fiber (else not_in_fiber), before serve(); may be called for
+  // several addresses. Fails with the kernel's error (EADDRINUSE, EACCES, ...). With several
   // listeners of its own the server still takes the port for itself: a second server fails with
   // EADDRINUSE, unless both set ListenOptions::reuse_port.
   Result<Address> listen(const Address& address);

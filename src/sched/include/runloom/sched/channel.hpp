@@ -8,7 +8,8 @@
 // Closing follows Go. After close() sends fail with Errc::closed, at once or woken from their
 // park; receives take what is buffered and then fail with Errc::closed. A second close fails too.
 //
-// Any thread. Everything but the destructor may be called while others use the channel; the
+// Any thread; but Scheduler::run() can't know that an OS thread is going to send or receive, see
+// there. Everything but the destructor may be called while others use the channel; the
 // destructor needs that nobody is parked in it and destroys what is buffered.
 #pragma once
 

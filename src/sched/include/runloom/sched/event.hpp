@@ -10,7 +10,8 @@
 namespace runloom {
 
 // Any thread. set() releases everyone who waits at that moment, also when clear() follows at
-// once: a pulse loses nobody. The waiter that saw the event set may destroy it, even while set()
+// once: a pulse loses nobody. Scheduler::run() can't know that an OS thread is going to set it, see
+// there. The waiter that saw the event set may destroy it, even while set()
 // has not returned yet.
 class Event {
  public:

@@ -163,7 +163,9 @@ class [[nodiscard]] Result<void> {
   bool has_ = true;
 };
 
-// `RUNLOOM_TRY(auto n, stream.read_some(buf));` binds the value or returns the error.
+// `RUNLOOM_TRY(auto n, stream.read_some(buf));` binds the value or returns the error. Several
+// statements: not for an `if` without braces, and once a line. A Result<void> has nothing to bind:
+// `if (auto sent = stream.write_all(data); !sent) return sent;`
 #define RUNLOOM_TRY_CONCAT_(a, b) a##b
 #define RUNLOOM_TRY_CONCAT(a, b) RUNLOOM_TRY_CONCAT_(a, b)
 #define RUNLOOM_TRY(decl, expr) \

@@ -23,13 +23,15 @@ namespace detail {
 struct SchedulerAccess;
 }
 
+// What else happens when a run ends with Errc::deadlock: warn writes the fibers to stderr, off and
+// fail leave it at the error (a binding may make a difference of them).
 enum class DeadlockMode : std::uint8_t { off, warn, fail };
 // How stack guards are installed: madvise keeps one kernel map per slab (Linux 6.13+), mprotect
 // costs two maps a stack. automatic probes per slab.
 enum class GuardMode : std::uint8_t { automatic, madvise, mprotect };
 
 struct Options {
-  int hubs = 1;
+  int hubs = 1;                                  // from 1 to 256, else the nearest
   std::size_t stack_size = 64 * 1024;            // bytes a fiber, when the spawn names none
   std::uint64_t max_fibers = 0;                  // 0: unlimited
   std::chrono::microseconds idle_spin{0};        // poll up to this long before sleeping, adaptive
@@ -77,7 +79,11 @@ class Scheduler {
   // get threads of their own for the duration) until every fiber has ended; returns what main
   // returned, or rethrows what it threw. Fails with deadlock when all fibers are blocked and
   // nothing outside can wake one (Options::deadlock; they stay parked and a later wake and run()
-  // resume them), cancelled after stop().
+  // resume them), cancelled after stop(), thread_limit when a hub gets no thread.
+  //
+  // Outside are descriptors, timers, blocking() calls, mutexes that OS threads hold, and whatever
+  // SwitchHooks::expects_wake knows of. That a thread of the program is going to use a channel, an
+  // event or another primitive can't be seen: keep a fiber in a foreign_wakeable park meanwhile.
   template <class F>
   auto run(F&& main) -> typename JoinHandle<std::invoke_result_t<std::decay_t<F>&>>::JoinResult {
     auto handle = spawn(std::forward<F>(main), {.name = "main", .hub = 0});
@@ -97,7 +103,8 @@ class Scheduler {
   // Cancels every live fiber. Any thread.
   void cancel_all() noexcept;
 
-  // As runloom::spawn, from any thread. The scheduler must outlive the handle's use.
+  // As runloom::spawn, from any thread; the fiber begins while a run() drives the scheduler. The
+  // scheduler must outlive the handle's use.
   template <class F>
   auto spawn(F&& fn, const SpawnOptions& options = {})
       -> JoinHandle<std::invoke_result_t<std::decay_t<F>&>> {
@@ -115,11 +122,12 @@ class Scheduler {
   // The scheduler of the calling thread's hub; null off hubs.
   static Scheduler* current() noexcept;
   int hubs() const noexcept;
-  Hub& hub(int index) noexcept;
+  Hub& hub(int index) noexcept;  // from 0 to hubs() - 1
   // The hub with the fewest live fibers.
   int least_loaded_hub() const noexcept;
+  // Any thread, as the setters below, which hold for what comes.
   Stats stats() const noexcept;
-  const Options& options() const noexcept;
+  const Options& options() const noexcept;  // as the scheduler was made with
   void set_max_fibers(std::uint64_t limit) noexcept;
   void set_default_stack_size(std::size_t bytes) noexcept;
   void set_deadlock_mode(DeadlockMode mode) noexcept;
@@ -140,7 +148,8 @@ class Scheduler {
   std::unique_ptr<Impl> impl_;
 };
 
-// Makes a scheduler and runs `main` on it.
+// Makes a scheduler, runs `main` on it as Scheduler::run() does, and destroys it. Blocks the
+// calling thread, also when that is a fiber's.
 template <class F>
 auto run(F&& main, Options options = Options::from_environment()) {
   Scheduler scheduler(std::move(options));

@@ -1,5 +1,5 @@
-// Counters of a scheduler. Read without stopping anything: a snapshot is consistent per counter,
-// not across counters.
+// Counters of a scheduler, see Scheduler::stats(). Read without stopping anything: a snapshot is
+// consistent per counter, not across counters.
 #pragma once
 
 #include <cstdint>
