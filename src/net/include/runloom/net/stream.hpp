@@ -1,9 +1,10 @@
 // Stream: a connected byte stream. TCP, Unix and pipe streams implement it, and protocols that
 // stack on one (TLS) both take and give it.
 //
-// All calls park the fiber (or block the OS thread) and are cancel points; one reader and one
-// writer may use a stream at the same time, further ones queue in order. Every call ends in one
-// outcome, by precedence: bytes moved > closed > cancelled > timed out.
+// All calls but close() may park the fiber (or block the OS thread) and are cancel points; any
+// fiber and any OS thread may make them. One reader and one writer use a stream at the same time,
+// further ones queue in order. Every call ends in one outcome, by precedence: bytes moved >
+// closed > cancelled > timed out.
 #pragma once
 
 #include <sys/uio.h>
@@ -44,7 +45,8 @@ class Stream {
   virtual Result<void> wait_readable(Deadline deadline = {}) = 0;
   // Ends our direction; the peer reads the end of the stream. What was written arrives first.
   virtual Result<void> shutdown_write() = 0;
-  // Wakes every fiber that waits on the stream with Errc::closed and releases it. Idempotent.
+  // Wakes every fiber that waits on the stream with Errc::closed and releases it. Idempotent,
+  // doesn't park.
   virtual void close() noexcept = 0;
 
   // Fills `buffer`; fewer bytes only at the end of the stream: returns how many. The deadline

@@ -43,7 +43,7 @@ class TcpListener {
   TcpListener(TcpListener&&) noexcept = default;
   TcpListener& operator=(TcpListener&&) noexcept = default;
 
-  // Binds and listens. Doesn't park.
+  // Binds and listens. Doesn't park. Fails with the kernel's error: EADDRINUSE, EACCES, ...
   static Result<TcpListener> listen(const Address& address, const ListenOptions& options = {});
 
   // False once it was closed.
@@ -59,7 +59,8 @@ class TcpListener {
   // As accept, but waits out shortages.
   Result<TcpStream> accept_retrying(Deadline deadline = {});
 
-  // Where it listens: with the port that the kernel chose.
+  // Where it listens: with the port that the kernel chose. As the next two it doesn't park, and
+  // fails with closed.
   Result<Address> local_address() const;
   // Connections that may wait, as the kernel has it (it lowers ListenOptions::backlog to
   // net.core.somaxconn).

@@ -66,16 +66,19 @@ class TcpStream final : public Stream {
                                 std::size_t* bytes_sent = nullptr) {
     return fd_.send_file(file, offset, count, deadline, bytes_sent);
   }
-  // shutdown(2): SHUT_RD, SHUT_WR, SHUT_RDWR. Readers then read the end of the stream.
+  // shutdown(2): SHUT_RD, SHUT_WR, SHUT_RDWR. Doesn't park. Readers then read the end of the
+  // stream.
   Result<void> shutdown(int how) { return fd_.shutdown(how); }
   // Gives the descriptor away, in the mode it had when it was taken over (blocking, if we made
-  // it). Ends operations in flight with Errc::closed and waits until they have left.
+  // it). Ends operations in flight with Errc::closed and waits until they have left: parks, is no
+  // cancel point.
   Result<int> detach() noexcept { return fd_.release(); }
 
+  // These don't park. Fail with closed, peer_address() also with ENOTCONN when the peer has reset.
   Result<Address> local_address() const;
   Result<Address> peer_address() const;
 
-  // --- options; they don't park ---
+  // --- options; they don't park, and fail with closed or the kernel's error ---
   Result<void> set_no_delay(bool on);
   // None: no probes.
   Result<void> set_keep_alive(const std::optional<KeepAlive>& options);
