@@ -105,7 +105,8 @@ class Server {
   // EADDRINUSE, unless both set ListenOptions::reuse_port.
   Result<Address> listen(const Address& address);
 
-  // Serves until stop; parks. Returns when all handlers have ended and the ports are free. Fails
+  // Serves until stop; parks. Without a listen() before it nobody can come, and it waits for the
+  // stop. Returns when all handlers have ended and the ports are free. Fails
   // with the error of a listener that broke, or with cancelled or timed_out when the caller is
   // cancelled, and then as after begin_stop(Deadline::now()). Once.
   Result<void> serve();
@@ -118,6 +119,7 @@ class Server {
   // begin_stop, then waits until serve() is about to return. Parks, is a cancel point.
   Result<void> stop(Deadline drain);
 
+  // A snapshot; any thread.
   ServerStats stats() const noexcept;
 
  private:
