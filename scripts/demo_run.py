@@ -32,6 +32,17 @@ EXAMPLES = Path(os.environ.get("RUNLOOM_EXAMPLES", ROOT / "build" / "release" / 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ECHO = b"x" * 64
 START_LIMIT = 10.0  # seconds
+INTRODUCTION = """\
+The example servers, one after the other, each driven for {seconds:g} s by the client in the last
+column over {connections} connections on this machine. p50, p99: how long half, and all but 1 %, of
+the answers took. Memory: what each of {idle} connections that wait adds to the server.
+"""
+HOW_TO_GO_ON = """
+Start one yourself and talk to it; the sources are in examples/:
+    PYTHONPATH={path} {python} examples/python/echo.py --port 7000
+    build/release/examples/example_echo_server --port 7000
+    nc 127.0.0.1 7000
+Against other frameworks: bench/compare --quick cpp-echo, and docs/performance.md."""
 
 
 class DemoError(Exception):
@@ -221,14 +232,15 @@ def drive_with_asyncio(port: int, request: bytes, seconds: float, connections: i
 
 def show(server: Server, options: argparse.Namespace) -> bool:
     """One line of the table. False: the server could not be shown."""
+    print(f"{server.name:<20} ", end="", flush=True)  # shows what is being driven now
     if not Path(server.command[0]).exists():
-        print(f"{server.name:<20} not built: {server.command[0]}", flush=True)
+        print(f"not built: {server.command[0]}", flush=True)
         return False
     with started(server) as (pid, port):
         memory = memory_a_connection(server, pid, port, options.idle)
         load = drive(server, port, options.seconds, options.connections)
     print(
-        f"{server.name:<20} {load.requests_a_second:>12,.0f} {load.p50_ms:>9.3f} ms"
+        f"{load.requests_a_second:>12,.0f} {load.p50_ms:>9.3f} ms"
         f" {load.p99_ms:>9.3f} ms {memory / 1024:>9.1f} KiB  {load.client}",
         flush=True,
     )
@@ -250,11 +262,11 @@ def main() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # servers inherit it
 
-    print(f"{options.connections} connections, {options.seconds:g} s each; memory of a connection")
-    print(f"from {options.idle} that wait\n")
+    print(INTRODUCTION.format(**vars(options)))
     print(f"{'server':<20} {'requests/s':>12} {'p50':>12} {'p99':>12} {'memory':>13}  client")
     with tempfile.TemporaryDirectory(prefix="runloom-demo-") as folder:
         shown = [show(server, options) for server in servers(Path(folder))]
+    print(HOW_TO_GO_ON.format(path=os.environ.get("PYTHONPATH", ""), python=sys.executable))
     return 0 if all(shown) else 1
 
 
