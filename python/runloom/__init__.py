@@ -9,7 +9,7 @@
     runloom.run(1, main)
 
 runloom.sync has sockets, channels and locks. The native module runloom_c has all of it in its
-plainest form.
+plainest form, and settings and introspection besides.
 """
 
 from runloom_c import (

@@ -26,6 +26,9 @@ def run(n: int, main_fn: Callable[[], object] | None = None) -> int:
     fibers were cancelled and have unwound. Inside a fiber it runs until all others have ended, but
     for those that are inside such a run themselves.
 
+    When all that are left wait for each other it writes them to stderr and returns, or does what
+    RUNLOOM_DEADLOCK or runloom_c.set_deadlock_mode() says.
+
     Fibers on more than one thread need a Python without the GIL.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:

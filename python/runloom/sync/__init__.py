@@ -1,6 +1,23 @@
-"""Fibers without async and await: sockets, channels, and the primitives of asyncio.
+"""Fibers without async and await: sockets, channels, and the locks of threading.
 
-Lock, Event, Condition and Semaphore may be used by fibers, by OS threads, and between both.
+    import runloom.sync as sync
+
+    def ask(host):
+        with sync.tcp_connect(host, 80, timeout=5) as conn:
+            conn.settimeout(5)
+            conn.sendall(b"HEAD / HTTP/1.0\\r\\n\\r\\n")
+            return conn.recv(4096)
+
+    def main():
+        fibers = [sync.fiber(ask, host) for host in ("example.org", "example.net")]
+        print([fiber.join() for fiber in fibers])
+
+    sync.run(main)
+
+What waits parks its fiber and lets the others run. Nothing has a timeout unless it was given one;
+what runs out of time raises TimeoutError, but for acquire() and wait() of the locks, which return
+False. A cancelled fiber gets runloom.Cancelled from whatever it waits in. Lock, RLock, Event,
+Condition and Semaphore may be used by fibers, by OS threads, and between both.
 """
 
 from __future__ import annotations
@@ -57,11 +74,15 @@ __all__ = [
 
 
 def run(main_fn: Callable[[], object] | None = None) -> int:
-    """As runloom.run(1, main_fn)."""
+    """Run fibers until all have ended; return how many did. As runloom.run(1, main_fn).
+
+    What main_fn, which is run on a fiber first, raises is raised here, after the other fibers were
+    cancelled and have unwound.
+    """
     return runloom_c.run() if main_fn is None else runloom_c._run_main(main_fn)
 
 
 def wake(g: G[Any] | None) -> None:
-    """Wake a fiber by its handle."""
+    """Wake a fiber by its handle, as its wake() does; None is passed over."""
     if g is not None:
         g.wake()

@@ -30,8 +30,9 @@ def tcp_connect(
 ) -> Socket:
     """Connect to a host, trying its addresses in order.
 
-    The timeout bounds the whole call; the socket that comes out has none. Fails with the error of
-    the last address.
+    The timeout, in seconds, bounds all attempts together (TimeoutError), but not the lookup of a
+    name, which the resolver bounds; the socket that comes out has none. Raises the error of the
+    last address, and socket.gaierror when the name has none.
     """
     end = None if timeout is None else time.monotonic() + timeout
     error: OSError | None = None
