@@ -1,7 +1,9 @@
 """An echo server: each connection is a loop that reads like blocking code.
 
-python examples/python/echo.py --port 7000
-nc 127.0.0.1 7000
+    python examples/python/echo.py --port 7000
+    nc 127.0.0.1 7000
+
+Ctrl-C ends it, and its connections.
 """
 
 import example
