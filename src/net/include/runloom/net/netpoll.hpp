@@ -120,10 +120,10 @@ Result<std::unique_ptr<Netpoll>> make_netpoll();
 Result<std::unique_ptr<Netpoll>> make_epoll_netpoll();
 Result<std::unique_ptr<Netpoll>> make_poll_netpoll();
 
-// wait_fd of the reference: parks until `fd` is ready for `events` (kRead | kWrite); the ready
-// bits, or 0 when the deadline passed. A number that belongs to a live net object parks there.
-// EBADF for a bad descriptor, EPERM for a regular file or directory, Errc::closed when it is
-// closed through runloom meanwhile.
+// Parks (on an OS thread: blocks) until `fd`, any descriptor, is ready for `events` (kRead |
+// kWrite); the ready bits, or 0 when the deadline passed. A cancel point. A number that belongs to
+// a live net object parks there. Fails with cancelled, EBADF for a bad descriptor, EPERM for a
+// regular file or directory, Errc::closed when it is closed through runloom meanwhile.
 Result<unsigned> wait_fd(int fd, unsigned events, Deadline deadline = {});
 
 // Wakes every fiber that waits on the number `fd` now, with Errc::closed or Errc::cancelled;
