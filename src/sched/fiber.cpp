@@ -73,7 +73,7 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
   const std::size_t size =
       options.stack_size ? options.stack_size : impl.stack_size.load(std::memory_order_relaxed);
   StackClass* cls = stack_class(size);
-  // The frame and the local memory must leave room for the function to run.
+  // The frame and the local memory must leave stack for the function to run.
   if (!cls || frame_size + options.local_size > cls->stack_size() / 2) {
     error = make_error_code(Errc::stack_size);
     return nullptr;
@@ -84,7 +84,7 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
 
   char* top = slot->top() - sizeof(Fiber);
 #ifdef RUNLOOM_ASAN
-  ASAN_UNPOISON_MEMORY_REGION(slot->low(), static_cast<std::size_t>(slot->high() - slot->low()));
+  ASAN_UNPOISON_MEMORY_REGION(slot->low(), static_cast<std::size_t>(slot->end() - slot->low()));
 #endif
   auto* fiber = new (top) Fiber;
   // Tickets go on across reuse, so a token of an earlier life never matches.
@@ -106,7 +106,10 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
     top = reinterpret_cast<char*>(at / align * align);
     return top;
   };
-  if (options.local_size) fiber->local = down(options.local_size, 64);
+  if (options.local_size) {
+    const bool above = options.local_size <= slot->slab->room;
+    fiber->local = above ? slot->top() : down(options.local_size, 64);
+  }
   fiber->frame = down(frame_size, std::max<std::size_t>(frame_align, 16));
   fiber->context.make(slot->low(), down(0, 64), &fiber_entry);
   HubImpl* own = hub && &hub->impl == &impl ? hub : nullptr;
@@ -121,6 +124,9 @@ void* fiber_frame(Fiber* fiber) noexcept {
 }
 void* fiber_local(const Fiber* fiber) noexcept {
   return fiber->local;
+}
+StackBounds fiber_stack(const Fiber* fiber) noexcept {
+  return {fiber->slot->low(), static_cast<char*>(fiber->frame)};
 }
 FiberId fiber_id(const Fiber* fiber) noexcept {
   return fiber->slot->id.load(std::memory_order_relaxed);

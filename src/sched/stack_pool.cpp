@@ -32,7 +32,7 @@ std::error_code guard_error(int err) noexcept {
 // Drops the memory of a free stack. The fiber's wait word survives in the slot.
 void drop_pages(StackSlot& slot) noexcept {
   if (!slot.touched) return;
-  ::madvise(slot.low(), static_cast<std::size_t>(slot.high() - slot.low()), MADV_DONTNEED);
+  ::madvise(slot.low(), static_cast<std::size_t>(slot.end() - slot.low()), MADV_DONTNEED);
   slot.touched = false;
   trimmed_total.fetch_add(1, std::memory_order_relaxed);
 }
@@ -44,7 +44,8 @@ Slab* first_slab() noexcept {
 }
 
 Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
-  const std::size_t stride = size_ + kPage;
+  const std::size_t room = size_ >= kRoomFrom ? kRoom : 0;
+  const std::size_t stride = size_ + room + kPage;
   const auto slots =
       static_cast<std::uint32_t>(std::clamp<std::size_t>(kSlabBytes / stride, 1, kSlabSlots));
   std::unique_ptr<Slab> slab(new (std::nothrow) Slab);
@@ -55,6 +56,7 @@ Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
   }
   slab->cls = this;
   slab->stride = stride;
+  slab->room = room;
   slab->slots = slots;
   slab->size = stride * slots;
   void* memory = ::mmap(nullptr, slab->size, PROT_READ | PROT_WRITE,
@@ -242,11 +244,12 @@ void StackCache::trim() noexcept {
     if (!entry.cls) continue;
     spill(entry, kHot);
     entry.cls->trim();
-    // The hot ones keep the page that the next fiber touches first and lose what grew below it.
+    // The hot ones keep the page that the next fiber touches first and lose what grew away from it.
     for (StackSlot* slot = entry.head; slot; slot = slot->next) {
+      if (!slot->touched) continue;
       char* top_page = slot->high() - kPage;
-      if (slot->touched)
-        ::madvise(slot->low(), static_cast<std::size_t>(top_page - slot->low()), MADV_DONTNEED);
+      ::madvise(slot->low(), static_cast<std::size_t>(top_page - slot->low()), MADV_DONTNEED);
+      if (slot->slab->room) ::madvise(slot->high(), slot->slab->room, MADV_DONTNEED);
     }
   }
   dirty_ = false;

@@ -6,6 +6,10 @@
 // fiber's identity does not lie there but in the slot, which no trim touches: a stale handle
 // finds another id, and misses.
 //
+// Slots of large stacks have room above the stack for fiber-local memory, which is used from its
+// low end on, while the stack is used from its high end: what a fiber touches first lies together,
+// in one page or two, however much local memory it has.
+//
 // Guards: MADV_GUARD_INSTALL (Linux 6.13+) costs no kernel map; mprotect costs two a stack and
 // ends at vm.max_map_count. The choice is made per slab. A guard that can't be installed fails
 // the spawn: no stack without a guard, ever.
@@ -40,7 +44,8 @@ struct StackSlot {
   std::uint64_t wait_word = 0;  // the waiter's word across a trim: tickets are never reused
   char* low() const noexcept;   // lowest usable byte, just above the guard
   char* high() const noexcept;  // one past the highest byte
-  char* top() const noexcept;   // where use of the stack begins, at most 2 KiB below high()
+  char* end() const noexcept;   // one past the room above the stack; high() when there is none
+  char* top() const noexcept;   // where use of the stack begins, at most 3 KiB below high()
 };
 
 struct Slab {
@@ -48,7 +53,8 @@ struct Slab {
   Slab* next = nullptr;  // all slabs, newest first; never removed
   char* base = nullptr;
   std::size_t size = 0;    // bytes mapped
-  std::size_t stride = 0;  // bytes a slot, guard included
+  std::size_t stride = 0;  // bytes a slot, guard and room included
+  std::size_t room = 0;    // of them above the stack
   std::uint32_t slots = 0;
   std::atomic<std::uint32_t> carved{0};
   bool madvise_guard = false;
@@ -58,6 +64,10 @@ struct Slab {
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kMinStack = 16 * 1024;
 inline constexpr std::size_t kMaxStack = std::size_t{1} << 30;
+// Only address space is spent on the room of fibers that have no local memory; small stacks are
+// for being many.
+inline constexpr std::size_t kRoom = 16 * 1024;
+inline constexpr std::size_t kRoomFrom = 256 * 1024;  // the least stack that has it
 
 inline char* StackSlot::low() const noexcept {
   return slab->base + static_cast<std::size_t>(index) * slab->stride + kPage;
@@ -67,10 +77,15 @@ inline char* StackSlot::low() const noexcept {
 inline char* StackSlot::top() const noexcept {
   constexpr std::uint32_t kColours = 16;
   constexpr std::size_t kStep = 128;
-  return high() - (index % kColours) * kStep;
+  // The beginning of the local memory shares the page.
+  constexpr std::size_t kShared = 1024;
+  return high() - (slab->room ? kShared : 0) - (index % kColours) * kStep;
+}
+inline char* StackSlot::end() const noexcept {
+  return slab->base + (static_cast<std::size_t>(index) + 1) * slab->stride;
 }
 inline char* StackSlot::high() const noexcept {
-  return slab->base + (static_cast<std::size_t>(index) + 1) * slab->stride;
+  return end() - slab->room;
 }
 
 // Stacks of one size; process-wide. Hubs take and give in batches (StackCache).

@@ -257,6 +257,27 @@ FIBER_TEST(Fiber, LocalMemoryIsAlignedAndPrivate) {
   EXPECT_EQ(spawn([] { return this_fiber::local(); }).join().value(), nullptr);
 }
 
+// Large stacks keep it above themselves, small ones on top of their own bytes.
+FIBER_TEST(Fiber, LocalMemoryIsApartFromTheStack) {
+  for (const std::size_t stack_size : {std::size_t{64} << 10, std::size_t{1} << 20}) {
+    constexpr std::size_t kLocal = 16 * 1024;
+    auto within = spawn(
+        [stack_size] {
+          auto* local = static_cast<char*>(this_fiber::local());
+          const std::size_t left = this_fiber::stack_left();
+          std::fill(local, local + kLocal, 'l');
+          // What is left of the stack, but for this function's own part of it.
+          auto* here = static_cast<char*>(__builtin_frame_address(0));
+          std::fill(here - left, here - 4096, 's');
+          const std::size_t above = stack_size >= (std::size_t{256} << 10) ? 0 : kLocal;
+          EXPECT_GE(left + above + 8192, stack_size);
+          return std::count(local, local + kLocal, 'l') == kLocal;
+        },
+        {.stack_size = stack_size, .local_size = kLocal});
+    EXPECT_TRUE(within.join().value());
+  }
+}
+
 FIBER_TEST(Fiber, CopyThatThrowsLeavesNoFiber) {
   struct Throws {
     Throws() = default;

@@ -51,14 +51,31 @@ TEST(StackPool, StacksDoNotOverlapAndAreWritable) {
     EXPECT_EQ(static_cast<std::size_t>(slot->high() - slot->low()), cls.stack_size());
     slot->low()[0] = 1;
     slot->high()[-1] = 1;
+    slot->end()[-1] = 1;
     EXPECT_TRUE(lows.insert(slot->low()).second);
     slots.push_back(slot);
   }
   auto last = lows.begin();
   for (auto it = std::next(last); it != lows.end(); last = it++)
-    EXPECT_GE(*it - *last, static_cast<std::ptrdiff_t>(cls.stack_size() + kPage));
+    EXPECT_GE(*it - *last, static_cast<std::ptrdiff_t>(cls.stack_size() + kRoom + kPage));
   for (StackSlot* slot : slots)
     cls.give(slot, slot, 1);
+}
+
+TEST(StackPool, OnlyLargeStacksHaveRoomAboveThem) {
+  for (const std::size_t size : {kMinStack, kRoomFrom - kPage, kRoomFrom, std::size_t{1} << 20}) {
+    StackClass& cls = *stack_class(size);
+    const std::size_t room = size < kRoomFrom ? 0 : kRoom;
+    for (int i = 0; i < 20; ++i) {  // each colour
+      StackSlot* slot = take_one(cls);
+      EXPECT_EQ(slot->high(), slot->low() + size);
+      EXPECT_EQ(slot->end(), slot->high() + room);
+      EXPECT_LT(slot->top(), slot->high() + (room == 0));
+      EXPECT_GE(slot->top(), slot->high() - 3072);
+      EXPECT_EQ(slot_of_stack(slot->end() - 1), slot);
+      cls.give(slot, slot, 1);
+    }
+  }
 }
 
 TEST(StackPool, FindsTheSlotOfAnAddress) {
@@ -117,7 +134,7 @@ TEST(StackPool, CacheServesMoreSizesThanItHasEntries) {
 TEST(StackPool, TrimReturnsThePagesAndKeepsTheStack) {
   StackClass& cls = fresh_class();
   StackSlot* slot = take_one(cls);
-  std::memset(slot->low(), 7, cls.stack_size());
+  std::memset(slot->low(), 7, cls.stack_size() + kRoom);
   slot->touched = true;
   cls.give(slot, slot, 1);
   EXPECT_EQ(cls.trim(), 1u);
@@ -126,6 +143,7 @@ TEST(StackPool, TrimReturnsThePagesAndKeepsTheStack) {
   ASSERT_EQ(again, slot);
   EXPECT_EQ(slot->low()[0], 0) << "the kernel gives zeroed pages";
   EXPECT_EQ(slot->high()[-1], 0);
+  EXPECT_EQ(slot->end()[-1], 0);
   cls.give(slot, slot, 1);
 }
 

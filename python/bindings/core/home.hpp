@@ -63,13 +63,12 @@ void forget_other_homes() noexcept;
 // The interpreter begins to exit: makes no new homes.
 void refuse_homes() noexcept;
 
-// What a Python fiber keeps in its local memory, above its C stack: the data stack of its Python
-// frames follows.
+// What a Python fiber keeps in its local memory: the data stack of its Python frames follows.
 struct FiberLocal {
-  G* g;                    // the scheduler's reference
-  std::size_t stack_size;  // bytes, what stands above the C stack included
-  bool inherits;           // it starts with contextvars of its spawner's
-  bool finished;           // its thread state part has been taken apart
+  G* g;                     // the scheduler's reference
+  const char* stack_begin;  // of its C stack: the highest address
+  bool inherits;            // it starts with contextvars of its spawner's
+  bool finished;            // its thread state part has been taken apart
 };
 
 // Where in a fiber's local memory things are. Set at import: only pystate.c knows the sizes.

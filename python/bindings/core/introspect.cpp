@@ -190,10 +190,10 @@ PyObject* current_g_hwm(PyObject*, PyObject*) {
   const FiberLocal* local = current_local();
   if (!local) return PyLong_FromLong(0);
   constexpr std::size_t kPage = 4096;
-  const auto top = reinterpret_cast<std::uintptr_t>(local);
+  const auto top = reinterpret_cast<std::uintptr_t>(local->stack_begin);
   const std::uintptr_t here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-  // Whole pages that certainly belong to the stack, the deepest first.
-  const std::uintptr_t low = (top - local->stack_size + 2 * kPage) / kPage * kPage;
+  // The deepest page first.
+  const std::uintptr_t low = (here - this_fiber::stack_left() + kPage - 1) / kPage * kPage;
   unsigned char present[256];
   for (std::uintptr_t at = low; at < here; at += sizeof present * kPage) {
     const std::size_t pages = std::min(sizeof present, (here - at) / kPage + 1);

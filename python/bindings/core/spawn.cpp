@@ -23,12 +23,10 @@ namespace {
 
 // ---------------------------------------------------------------- a fiber's life
 
-// Room for Python frames above the C stack. CPython maps 16 KiB more when that is not enough, and
+// Room for the fiber's Python frames. CPython maps 16 KiB more when that is not enough, and
 // unmaps it on the way back, so a loop that calls across the border pays system calls: large
 // enough that few programs get there. Untouched pages cost nothing.
 constexpr std::size_t kLocalSize = 16 * 1024;
-// Bytes at the top of a stack, above the local memory, that the core keeps for itself; at least.
-constexpr std::size_t kControl = 512;
 
 std::size_t local_size_for(std::size_t stack_size) noexcept {
   return std::min(kLocalSize, stack_size / 8);
@@ -126,12 +124,12 @@ G* spawn(Home& home, const SpawnRequest& request) {
     return nullptr;
   }
   auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
+  const runloom::detail::StackBounds stack = runloom::detail::fiber_stack(fiber);
   auto* local = new (memory) FiberLocal{
-      .g = g, .stack_size = stack_size, .inherits = static_cast<bool>(context), .finished = false};
+      .g = g, .stack_begin = stack.high, .inherits = static_cast<bool>(context), .finished = false};
   char* datastack = memory + local_layout.datastack;
-  rl_pystate_init(state_of(local), home.pyhub, memory + options.local_size - stack_size + kControl,
-                  memory, datastack, options.local_size - local_layout.datastack,
-                  context.release());
+  rl_pystate_init(state_of(local), home.pyhub, stack.low, stack.high, datastack,
+                  options.local_size - local_layout.datastack, context.release());
   g->home = &home;
   g->local = local;
   g->fiber = FiberHandle(fiber);
@@ -151,7 +149,6 @@ std::size_t warm_stacks(Home& home, std::size_t count, std::size_t stack_size) {
   while (fibers.size() < count) {
     auto* fiber = runloom::detail::allocate_fiber(&home.scheduler, options, 0, 1, error);
     if (!fiber) break;
-    // The page in which the C stack begins.
     auto* local = static_cast<char*>(runloom::detail::fiber_local(fiber));
     new (local) FiberLocal{};
     fibers.push_back(fiber);

@@ -29,7 +29,7 @@ struct SpawnOptions {
   std::string_view name{};     // the first 23 bytes are kept
   std::size_t stack_size = 0;  // bytes of usable stack, rounded up to pages; 0: Options::stack_size
   int hub = -1;                // run on this hub; -1: the spawner's, unless an idle hub steals it
-  std::size_t local_size = 0;  // bytes of fiber-local memory kept at the top of the stack
+  std::size_t local_size = 0;  // bytes of fiber-local memory, kept by the stack
   bool noyield = false;        // the fiber promises not to park: a park fails, see Errc
 };
 
@@ -51,6 +51,11 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
 void* fiber_frame(Fiber* fiber) noexcept;
 // The fiber-local memory of SpawnOptions::local_size; null: none.
 void* fiber_local(const Fiber* fiber) noexcept;
+struct StackBounds {
+  char* low;   // the last usable byte
+  char* high;  // where the stack begins
+};
+StackBounds fiber_stack(const Fiber* fiber) noexcept;
 FiberId fiber_id(const Fiber* fiber) noexcept;
 // Gives back what was allocated and not started.
 void discard_fiber(Fiber* fiber) noexcept;
