@@ -17,6 +17,9 @@ import runloom.sync
 import runloom_c
 from runloom_c import go, sched_yield
 
+# Bytes of stack; see docs/python.md.
+DEFAULT = (4 if sys.version_info < (3, 12) else 1) << 20
+
 
 def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is reported because nobody can raise it."""
@@ -116,7 +119,7 @@ def test_stack_size_of_one_fiber(size: int | None) -> None:
     g = go(sched_yield, stack_size=size)
     go(lambda: seen.extend(f["stack_size"] for f in runloom_c.fibers() if f["id"] == g.id))
     runloom_c.run()
-    expected = {None: 1 << 20, -1: 1 << 20, 0: 1 << 20, 1: 16 << 10}.get(size, size)
+    expected = {None: DEFAULT, -1: DEFAULT, 0: DEFAULT, 1: 16 << 10}.get(size, size)
     assert seen == [expected]
 
 
@@ -524,7 +527,7 @@ def test_max_fibers() -> None:
 
 
 def test_default_stack_size() -> None:
-    assert runloom_c.get_stack_size() == 1 << 20
+    assert runloom_c.get_stack_size() == DEFAULT
     try:
         for given, kept in ((1, 16 << 10), (1 << 30, 8 << 20), (300_000, 300_000)):
             runloom_c.set_stack_size(given)
@@ -535,7 +538,7 @@ def test_default_stack_size() -> None:
             with pytest.raises(ValueError, match="must be positive"):
                 runloom_c.set_stack_size(wrong)
     finally:
-        runloom_c.set_stack_size(1 << 20)
+        runloom_c.set_stack_size(DEFAULT)
 
 
 def test_warmup() -> None:

@@ -11,9 +11,13 @@ namespace runloom::python {
 namespace {
 
 // CPython up to 3.13 counts nested C calls instead of looking at the stack, against a limit made
-// for a thread's 8 MiB; 1 MiB bears what programs do in practice. Only touched pages cost memory.
+// for a thread's 8 MiB. 3.12 and 3.13 let a fiber have a limit for its own stack. 3.11 has one
+// counter for Python and C calls, so its stacks must bear the 1,000 calls of the default limit,
+// whatever they are; a sort in a sort takes 5 KiB for two. Only touched pages cost memory.
 #if PY_VERSION_HEX >= 0x030E0000
 constexpr std::size_t kDefaultStack = std::size_t{256} << 10;
+#elif PY_VERSION_HEX < 0x030C0000
+constexpr std::size_t kDefaultStack = std::size_t{4} << 20;
 #else
 constexpr std::size_t kDefaultStack = std::size_t{1} << 20;
 #endif
@@ -80,7 +84,7 @@ PyObject* get_deadlock_mode(PyObject*, PyObject*) {
 }
 
 PyObject* set_deadlock_mode(PyObject*, PyObject* value) {
-  long number;
+  int number;
   if (!to_int(value, "deadlock mode", number)) return nullptr;
   if (number < 0 || number > 2) {
     PyErr_SetString(PyExc_ValueError, "deadlock mode must be 0 (off), 1 (warn) or 2 (raise)");

@@ -1,5 +1,7 @@
 #include "core/g.hpp"
 
+#include <algorithm>
+#include <climits>
 #include <new>
 
 #include "core/park.hpp"
@@ -192,7 +194,9 @@ const char* state_name(const G& g) noexcept {
 PyObject* g_repr(PyObject* self) {
   G& g = *as_g(self);
   const auto id = static_cast<unsigned long long>(g.id);
-  if (g.fn) return PyUnicode_FromFormat("<runloom.G %llu %s: %R>", id, state_name(g), g.fn);
+  // The function's own repr may let the fiber end, which lets go of it.
+  const Ref fn = Ref::share(g.fn);
+  if (fn) return PyUnicode_FromFormat("<runloom.G %llu %s: %R>", id, state_name(g), fn.get());
   return PyUnicode_FromFormat("<runloom.G %llu %s>", id, state_name(g));
 }
 
@@ -243,10 +247,10 @@ PyObject* g_stack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
   static const char* const parameters[] = {"limit"};
   static const Signature signature{"stack", parameters, 1, 0, 1};
   PyObject* value[1];
-  long limit = -1;
+  Py_ssize_t limit = -1;
   if (!parse(signature, args, count, names, value)) return nullptr;
-  if (is_given(value[0]) && !to_int(value[0], "limit", limit)) return nullptr;
-  return stack_of_g(*as_g(self), static_cast<int>(limit));
+  if (is_given(value[0]) && !to_size(value[0], "limit", limit)) return nullptr;
+  return stack_of_g(*as_g(self), static_cast<int>(std::clamp<Py_ssize_t>(limit, -1, INT_MAX)));
 }
 
 PyMethodDef g_methods[] = {

@@ -26,6 +26,15 @@ auto keep_stack(Fn&& fn) {
 // True when the calling thread holds the GIL.
 bool holds_gil() noexcept;
 
+// True once the interpreter takes itself apart.
+inline bool interpreter_finalizes() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 // Lets OS threads that wait in a primitive of the core release the GIL, and the main thread run
 // signal handlers meanwhile.
 void init_thread_waits() noexcept;

@@ -22,7 +22,10 @@ Home* homes = nullptr;
 bool refused = false;
 std::uint64_t next_base = 0;
 
-constinit thread_local bool tl_ended = false;
+// The PyThreadState that the calling thread's last home ended with; 0: there was none. A thread
+// that Python does not know, such as one of the blocking pool, has a new one for each call into
+// Python.
+constinit thread_local std::uint64_t tl_ended = 0;
 
 // Ids of different homes must not meet in one listing. The first home, normally the main
 // thread's, begins at 0, so that its ids are the scheduler's own.
@@ -91,7 +94,15 @@ constexpr char kCapsule[] = "runloom.home";
 // that are no more.
 void thread_ends(PyObject* capsule) {
   auto* home = static_cast<Home*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (home && home == tl_home) close_home(*home);
+  if (!home || home != tl_home) return;
+  if (interpreter_finalizes()) {
+    // Its own hook was not called: somebody has taken the module `threading` away. Too late to run
+    // fibers, and the hub's part of the interpreter is gone.
+    home->closed = true;
+    tl_home = nullptr;
+  } else {
+    close_home(*home);
+  }
 }
 
 bool watch_thread_end(Home& home) {
@@ -146,7 +157,7 @@ Home* first_home() noexcept {
 }
 
 Home* make_home() {
-  if (refused || tl_ended) {
+  if (refused || tl_ended == PyThreadState_GetID(PyThreadState_Get())) {
     PyErr_SetString(PyExc_RuntimeError, refused ? "can't use fibers at interpreter shutdown"
                                                 : "can't use fibers on a thread that ends");
     return nullptr;
@@ -178,7 +189,7 @@ void close_home(Home& home) {
   const bool all_ended = home.scheduler.shutdown() == 0;
   Py_CLEAR(home.raised);
   tl_home = nullptr;
-  tl_ended = true;
+  tl_ended = PyThreadState_GetID(PyThreadState_Get());
   unlink_home(home);
   RlPyHub* pyhub = home.pyhub;
   if (all_ended) {

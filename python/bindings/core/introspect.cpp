@@ -120,7 +120,8 @@ PyObject* fiber_stack(PyObject*, PyObject* value) {
   G* g = find_g(id);
   if (!g) return PyErr_Format(PyExc_LookupError, "no fiber %R lives", number.get());
   const Ref keep = Ref::share(g->object());
-  const Ref name = Ref::steal(PyObject_Repr(g->fn ? g->fn : Py_None));
+  const Ref fn = Ref::share(g->fn ? g->fn : Py_None);
+  const Ref name = Ref::steal(PyObject_Repr(fn.get()));
   if (!name) return nullptr;
   const Ref stack = Ref::steal(stack_of_g(*g, -1));
   return stack ? PyTuple_Pack(2, name.get(), stack.get()) : nullptr;
@@ -130,11 +131,11 @@ PyObject* dump_fibers(PyObject*, PyObject* const* args, Py_ssize_t count, PyObje
   static const char* const parameters[] = {"fd"};
   static const Signature signature{"dump_fibers", parameters, 1, 0, 1};
   PyObject* value[1];
-  long fd = 2;
+  int fd = 2;
   if (!parse(signature, args, count, names, value)) return nullptr;
   if (value[0] && !to_int(value[0], "fd", fd)) return nullptr;
   for (Home* home = first_home(); home; home = home->next)
-    home->scheduler.dump(static_cast<int>(fd));
+    home->scheduler.dump(fd);
   Py_RETURN_NONE;
 }
 

@@ -8,6 +8,7 @@
 #include "core/run.hpp"
 
 #include <string_view>
+#include <utility>
 
 #include "core/config.hpp"
 #include "core/park.hpp"
@@ -52,13 +53,28 @@ struct Drain {
   bool deadlock = false;
 };
 
+// Marks the fiber as one that waits for a nested run.
+class NestedMark {
+ public:
+  explicit NestedMark(G* self) noexcept
+      : self_(self), before_(self && std::exchange(self->nested_run, true)) {}
+  ~NestedMark() {
+    if (self_) self_->nested_run = before_;
+  }
+  NestedMark(const NestedMark&) = delete;
+  NestedMark& operator=(const NestedMark&) = delete;
+
+ private:
+  G* const self_;
+  const bool before_;
+};
+
 bool drain_nested(Home& home, G& self, Drain& drain) {
-  self.nested_run = true;
+  const NestedMark mark(&self);
   Result<std::uint64_t> ended = [&] {
     ParkGuard guard;
     return home.scheduler.run();
   }();
-  self.nested_run = false;
   drain.deadlock = !ended && ended.error() == make_error_code(Errc::deadlock);
   drain.completed += ended.value_or(0);
   if (ended || drain.deadlock) return true;
@@ -113,7 +129,15 @@ PyObject* run(PyObject*, PyObject*) {
 // Drives until `main` and all others have ended. The exception that ended main, or the run, is set
 // on false.
 bool drain_main(Home& home, G& main, Drain& drain) {
-  if (!drain_home(home, drain)) {
+  const NestedMark mark(current_g());
+  bool drained = drain_home(home, drain);
+  // A nested run passes over fibers that are in one themselves, as its own main may be. Their runs
+  // have ended by now too, and they go on once this fiber lets them.
+  while (drained && !drain.deadlock && !main.done() && this_fiber::exists()) {
+    this_fiber::yield();
+    drained = drain_home(home, drain);
+  }
+  if (!drained) {
     if (home.unwinding || !main.done()) return false;
     // An interrupt after main's end: the others unwind before it goes on.
     const Ref interrupt = Ref::steal(take_raised());

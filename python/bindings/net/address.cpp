@@ -233,9 +233,13 @@ PyObject* from_address(const SocketAddress& address) {
     }
     case AF_UNIX:
       return from_unix(address);
-    default:
-      return Py_BuildValue("(iy#)", address.family(), address.storage.__ss_padding,
-                           static_cast<Py_ssize_t>(address.size - sizeof(sa_family_t)));
+    default: {
+      const auto* bytes = reinterpret_cast<const char*>(&address.storage);
+      constexpr std::size_t kHead = sizeof(sa_family_t);
+      const std::size_t size = address.size > kHead ? address.size - kHead : 0;
+      return Py_BuildValue("(iN)", address.family(),
+                           PyBytes_FromStringAndSize(bytes + kHead, static_cast<Py_ssize_t>(size)));
+    }
   }
 }
 

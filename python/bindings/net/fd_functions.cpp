@@ -46,10 +46,8 @@ bool to_fd(PyObject* value, int& fd) {
 }
 
 bool to_flags(PyObject* value, int& flags) {
-  long wide = 0;
-  if (value && !to_int(value, "flags", wide)) return false;
-  flags = static_cast<int>(wide);
-  return true;
+  flags = 0;
+  return !value || to_int(value, "flags", flags);
 }
 
 bool to_count(PyObject* value, const char* what, Py_ssize_t& size) {
@@ -138,7 +136,7 @@ PyObject* wait_fd(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
   static const char* const parameters[] = {"fd", "events", "timeout_ms"};
   static const Signature signature{"wait_fd", parameters, 3, 2, 3};
   PyObject* value[3];
-  long events;
+  int events;
   double timeout_ms = -1;
   if (!parse(signature, args, count, names, value) || !to_int(value[1], "events", events) ||
       (value[2] && !to_seconds(value[2], "timeout_ms", timeout_ms)))
@@ -234,10 +232,8 @@ PyObject* tcp_send(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject*
   SendArguments given;
   if (!parse_send("tcp_send", given, args, count, names)) return nullptr;
   if (is_socket(given.value[0])) {
-    const Py_ssize_t size = PyObject_Size(given.value[1]);
-    if (size < 0) return nullptr;
-    if (!send_whole(as_socket(given.value[0]), given.value[1], given.flags)) return nullptr;
-    return PyLong_FromSsize_t(size);
+    const Py_ssize_t sent = send_whole(as_socket(given.value[0]), given.value[1], given.flags);
+    return sent < 0 ? nullptr : PyLong_FromSsize_t(sent);
   }
   int fd;
   if (!to_fd(given.value[0], fd)) return nullptr;
@@ -264,7 +260,7 @@ PyObject* resolve_host(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
   static const char* const parameters[] = {"host", "port", "family", "type", "passive"};
   static const Signature signature{"_resolve", parameters, 5, 5, 5};
   PyObject* value[5];
-  long port, family, type;
+  int port, family, type;
   if (!parse(signature, args, count, names, value) || !to_int(value[1], "port", port) ||
       !to_int(value[2], "family", family) || !to_int(value[3], "type", type))
     return nullptr;
@@ -274,9 +270,7 @@ PyObject* resolve_host(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
   }
   const int passive = PyObject_IsTrue(value[4]);
   std::vector<SocketAddress> found;
-  if (passive < 0 || !resolve(value[0], static_cast<int>(port), static_cast<int>(family),
-                              static_cast<int>(type), passive != 0, found))
-    return nullptr;
+  if (passive < 0 || !resolve(value[0], port, family, type, passive != 0, found)) return nullptr;
   Ref list = Ref::steal(PyList_New(0));
   for (const SocketAddress& address : found) {
     if (!list) return nullptr;

@@ -92,6 +92,43 @@ std::size_t chunk_for(int fd, std::size_t size) noexcept {
   return is_blocking(fd) ? std::min<std::size_t>(size, PIPE_BUF) : size;
 }
 
+constexpr std::size_t kFilePiece = std::size_t{1} << 20;
+
+// Appends what read(2) gives until `size` bytes, the end of the file or an error after some bytes.
+// Returns the errno of an error before the first byte, else 0.
+int read_up_to(int fd, std::vector<std::byte>& bytes, std::size_t size) noexcept {
+  try {
+    while (bytes.size() < size) {
+      const std::size_t before = bytes.size();
+      const std::size_t piece = std::min(size - before, kFilePiece);
+      bytes.resize(before + piece);
+      const ssize_t moved = ::read(fd, bytes.data() + before, piece);
+      const int err = errno;
+      bytes.resize(before + static_cast<std::size_t>(std::max<ssize_t>(moved, 0)));
+      if (moved < 0) return before == 0 ? err : 0;
+      if (static_cast<std::size_t>(moved) < piece) return 0;
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+// On a thread of the pool, piece by piece: the buffer's memory may be shared by all fibers, so the
+// bytes come into memory of this call's own first, which a read of any size must not exhaust.
+Result<std::size_t> read_file(int fd, net::RecvBuffer& buffer, std::size_t size) {
+  std::vector<std::byte> bytes;
+  int err = 0;
+  auto called = unlocked([&]() noexcept { err = read_up_to(fd, bytes, size); });
+  if (!called) return Unexpected{called.error()};
+  if (err != 0) return fail_errno(err);
+  const auto memory = buffer.take();
+  if (memory.empty()) return fail_errno(ENOMEM);
+  std::copy(bytes.begin(), bytes.end(), memory.begin());
+  buffer.give_back(static_cast<std::ptrdiff_t>(bytes.size()));
+  return bytes.size();
+}
+
 }  // namespace
 
 Result<std::size_t> foreign_recv(int fd, net::RecvBuffer& buffer, int flags) {
@@ -123,21 +160,10 @@ Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
     ssize_t moved = -1;
     int err = 0;
     if (way == Way::blocking) {
-      // The memory may be shared by all, so the pool reads into memory of its own.
       buffer.give_back(-1);
-      std::vector<std::byte> own(part.iov_len);
-      auto called = unlocked([&] {
-        moved = ::read(fd, own.data(), own.size());
-        err = errno;
-      });
-      if (!called) return Unexpected{called.error()};
-      if (moved < 0 && err != EINTR) return fail_errno(err);
-      if (moved < 0) continue;
-      const auto copy = buffer.take();
-      if (copy.empty()) return fail_errno(ENOMEM);
-      std::copy_n(own.begin(), moved, copy.begin());
-      buffer.give_back(moved);
-      return static_cast<std::size_t>(moved);
+      const auto read = read_file(fd, buffer, part.iov_len);
+      if (!read && read.error() == errno_code(EINTR)) continue;
+      return read;
     }
     moved = way == Way::nonblocking ? ::preadv2(fd, &part, 1, -1, RWF_NOWAIT)
                                     : ::read(fd, memory.data(), memory.size());

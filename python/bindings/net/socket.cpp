@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/g.hpp"
+#include "core/gil.hpp"
 #include "core/park.hpp"
 #include "structmember.h"
 #include "support/args.hpp"
@@ -41,9 +42,9 @@ bool is_initialised(const Socket& socket) noexcept {
 }
 
 bool to_argument(PyObject* value, const char* what, int fallback, int& result) {
-  long wide = -1;
-  if (value && !to_int(value, what, wide)) return false;
-  result = wide == -1 ? fallback : static_cast<int>(wide);
+  result = -1;
+  if (value && !to_int(value, what, result)) return false;
+  if (result == -1) result = fallback;
   return true;
 }
 
@@ -96,36 +97,36 @@ bool adopt(Socket& socket, int number, int family, int type, int proto) {
   return true;
 }
 
+bool to_fileno(PyObject* value, int& number) {
+  if (PyFloat_Check(value)) {
+    PyErr_SetString(PyExc_TypeError, "fileno must be an integer");
+    return false;
+  }
+  if (!to_int(value, "fileno", number)) return false;
+  if (number < 0) PyErr_SetString(PyExc_ValueError, "negative file descriptor");
+  return number >= 0;
+}
+
 int init(PyObject* self, PyObject* args, PyObject* keywords) {
   static const char* const parameters[] = {"family", "type", "proto", "fileno"};
   static const Signature signature{"Socket", parameters, 4, 0, 4};
   PyObject* value[4];
   if (!parse_constructor(signature, args, keywords, value)) return -1;
+  const bool adopts = is_given(value[3]);
+  int family, type, proto, number = -1;
+  if (!to_argument(value[0], "family", adopts ? -1 : AF_INET, family) ||
+      !to_argument(value[1], "type", adopts ? -1 : SOCK_STREAM, type) ||
+      !to_argument(value[2], "proto", adopts ? -1 : 0, proto) ||
+      (adopts && !to_fileno(value[3], number)))
+    return -1;
+  // Only now: what an argument's __index__ does may have been this very call.
   Socket& socket = as_socket(self);
   if (is_initialised(socket)) {
     PyErr_SetString(PyExc_RuntimeError, "Socket.__init__() was called already");
     return -1;
   }
-  int family, type, proto;
-  if (!is_given(value[3])) {
-    const bool made = to_argument(value[0], "family", AF_INET, family) &&
-                      to_argument(value[1], "type", SOCK_STREAM, type) &&
-                      to_argument(value[2], "proto", 0, proto) && open(socket, family, type, proto);
-    return made ? 0 : -1;
-  }
-  long number;
-  if (PyFloat_Check(value[3]) || !to_int(value[3], "fileno", number)) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "fileno must be an integer");
-    return -1;
-  }
-  if (number < 0) {
-    PyErr_SetString(PyExc_ValueError, "negative file descriptor");
-    return -1;
-  }
-  const bool made = to_argument(value[0], "family", -1, family) &&
-                    to_argument(value[1], "type", -1, type) &&
-                    to_argument(value[2], "proto", -1, proto) &&
-                    adopt(socket, static_cast<int>(number), family, type, proto);
+  const bool made =
+      adopts ? adopt(socket, number, family, type, proto) : open(socket, family, type, proto);
   return made ? 0 : -1;
 }
 
@@ -236,7 +237,12 @@ PyObject* sendfile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyOb
 PyObject* as_enum(const char* name, int value) {
   const Ref module = Ref::steal(PyImport_ImportModule("socket"));
   const Ref type = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
-  if (!type) return nullptr;
+  if (!type) {
+    // Late in the interpreter's exit there are no imports; a socket can still say what it is.
+    if (!interpreter_finalizes()) return nullptr;
+    PyErr_Clear();
+    return PyLong_FromLong(value);
+  }
   PyObject* member = PyObject_CallFunction(type.get(), "i", value);
   if (member || !PyErr_ExceptionMatches(PyExc_ValueError)) return member;
   PyErr_Clear();
@@ -260,13 +266,13 @@ PyObject* get_io_refs(PyObject* self, void*) {
   return PyLong_FromLong(as_socket(self).io_refs);
 }
 int set_io_refs(PyObject* self, PyObject* value, void*) {
-  long count;
+  int count;
   if (!value) {
     PyErr_SetString(PyExc_AttributeError, "_io_refs can't be deleted");
     return -1;
   }
   if (!to_int(value, "_io_refs", count)) return -1;
-  as_socket(self).io_refs = static_cast<int>(count);
+  as_socket(self).io_refs = count;
   return 0;
 }
 

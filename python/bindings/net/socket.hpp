@@ -56,8 +56,8 @@ PyObject* raise_io(const Socket& socket, std::error_code error);
 PyObject* receive(Socket& socket, Py_ssize_t size, int flags);
 PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int flags);
 PyObject* send_some(Socket& socket, PyObject* data, int flags);
-// False with an exception set.
-bool send_whole(Socket& socket, PyObject* data, int flags);
+// How many bytes that were; -1 with an exception set.
+Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags);
 
 // The methods, by theme; each table ends with an empty row.
 extern PyMethodDef socket_transfer_methods[];

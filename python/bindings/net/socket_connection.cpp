@@ -3,6 +3,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "core/park.hpp"
@@ -35,14 +37,14 @@ PyObject* listen(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   static const char* const parameters[] = {"backlog"};
   static const Signature signature{"listen", parameters, 1, 0, 1};
   PyObject* value[1];
-  long backlog = 128;
+  Py_ssize_t backlog = 128;
   if (!parse(signature, args, count, names, value) ||
-      (value[0] && !to_int(value[0], "backlog", backlog)))
+      (value[0] && !to_size(value[0], "backlog", backlog)))
     return nullptr;
   Socket& socket = as_socket(self);
   const Use use(socket.fd);
   if (!use) return raise_closed();
-  const long within = backlog < 0 ? 0 : backlog > INT_MAX ? INT_MAX : backlog;
+  const Py_ssize_t within = std::clamp<Py_ssize_t>(backlog, 0, INT_MAX);
   if (::listen(use.number(), static_cast<int>(within)) != 0) return raise(last_errno());
   socket.listening = true;
   Py_RETURN_NONE;
@@ -152,10 +154,10 @@ PyObject* getpeername(PyObject* self, PyObject*) {
 }
 
 PyObject* shutdown(PyObject* self, PyObject* value) {
-  long how;
+  int how;
   if (!to_int(value, "how", how)) return nullptr;
   ParkGuard guard;
-  const auto done = as_socket(self).fd.shutdown(static_cast<int>(how));
+  const auto done = as_socket(self).fd.shutdown(how);
   if (!done) return raise(done.error());
   Py_RETURN_NONE;
 }

@@ -57,8 +57,8 @@ PyObject* getblocking(PyObject* self, PyObject*) {
 }
 
 bool to_option(PyObject* value, const char* what, int& result) {
-  long wide;
-  if (!to_int(value, what, wide)) return false;
+  Py_ssize_t wide;  // an option may be unsigned
+  if (!to_size(value, what, wide)) return false;
   if (wide < INT_MIN || wide > UINT_MAX) {
     PyErr_Format(PyExc_OverflowError, "%s is out of range", what);
     return false;

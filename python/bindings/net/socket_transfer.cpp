@@ -28,14 +28,7 @@ bool check_count(const char* function, Py_ssize_t count, Py_ssize_t least, Py_ss
 }
 
 bool to_flags(PyObject* value, int& flags) {
-  long wide;
-  if (!to_int(value, "flags", wide)) return false;
-  if (wide < INT_MIN || wide > INT_MAX) {
-    PyErr_SetString(PyExc_OverflowError, "flags is out of range");
-    return false;
-  }
-  flags = static_cast<int>(wide);
-  return true;
+  return to_int(value, "flags", flags);
 }
 
 bool check_size(Py_ssize_t size, const char* function) {
@@ -137,7 +130,7 @@ PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 PyObject* sendall(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   int flags = 0;
   if (!check_count("sendall", count, 1, 2) || (count > 1 && !to_flags(args[1], flags)) ||
-      !send_whole(as_socket(self), args[0], flags))
+      send_whole(as_socket(self), args[0], flags) < 0)
     return nullptr;
   Py_RETURN_NONE;
 }
@@ -229,9 +222,9 @@ PyObject* send_some(Socket& socket, PyObject* data, int flags) {
   return PyLong_FromSize_t(*count);
 }
 
-bool send_whole(Socket& socket, PyObject* data, int flags) {
+Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags) {
   Buffer memory;
-  if (!memory.read(data)) return false;
+  if (!memory.read(data)) return -1;
   ParkGuard guard;
   Result<void> done;
   if (flags == 0 && memory.size() != 0) [[likely]] {
@@ -241,9 +234,9 @@ bool send_whole(Socket& socket, PyObject* data, int flags) {
     done = send_flagged(socket, memory.bytes(), flags_of(socket, flags), socket.deadline());
   }
   if (done) [[likely]]
-    return true;
+    return static_cast<Py_ssize_t>(memory.size());
   raise_io(socket, done.error());
-  return false;
+  return -1;
 }
 
 PyMethodDef socket_transfer_methods[] = {

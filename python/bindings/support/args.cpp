@@ -125,11 +125,13 @@ bool to_size(PyObject* value, const char* what, Py_ssize_t& result) {
   return false;
 }
 
-bool to_int(PyObject* value, const char* what, long& result) {
+bool to_int(PyObject* value, const char* what, int& result) {
   Py_ssize_t wide;
   if (!to_size(value, what, wide)) return false;
-  result = static_cast<long>(wide);
-  return true;
+  result = static_cast<int>(wide);
+  if (result == wide) return true;
+  PyErr_Format(PyExc_OverflowError, "%s is out of range", what);
+  return false;
 }
 
 Deadline after_seconds(double seconds) noexcept {

@@ -51,7 +51,7 @@ inline bool is_given(PyObject* value) noexcept {
 
 // Each converts or sets an exception that names `what`. The results are undefined on failure.
 bool to_seconds(PyObject* value, const char* what, double& seconds);  // NaN: ValueError
-bool to_int(PyObject* value, const char* what, long& result);
+bool to_int(PyObject* value, const char* what, int& result);
 bool to_size(PyObject* value, const char* what, Py_ssize_t& result);
 // A timeout in seconds as a deadline from now; null or None: never.
 bool to_deadline(PyObject* timeout, Deadline& deadline);

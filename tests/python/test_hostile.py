@@ -1,0 +1,268 @@
+"""Programs that do what they should not: none may crash or hang the process, or corrupt it.
+
+Most run in a process of their own, since a fault might end it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+from fiber_support import output, run
+
+import runloom_c
+from runloom.sync import Socket
+from runloom_c import go, sched_yield
+
+pytestmark = pytest.mark.version_sensitive
+
+FAR = 1 << 32  # what a C int can't hold, and what it would become 0 in
+
+
+# ---------------------------------------------------------------- numbers out of range
+
+
+def test_descriptors_and_flags_that_no_int_holds_are_refused() -> None:
+    mine, peer = socket.socketpair()
+    with mine, peer, Socket() as sock:
+        fd = FAR + mine.fileno()
+        for call in (
+            lambda: Socket(fileno=fd),
+            lambda: Socket(FAR + socket.AF_INET),
+            lambda: Socket(socket.AF_INET, FAR + socket.SOCK_STREAM),
+            lambda: Socket(socket.AF_INET, socket.SOCK_STREAM, FAR),
+            lambda: sock.shutdown(FAR),
+            lambda: sock.recv(1, FAR),
+            lambda: runloom_c.tcp_send(mine, b"x", FAR),
+            lambda: runloom_c.tcp_recv_alloc(mine, 1, FAR),
+            lambda: runloom_c.dump_fibers(FAR + 2),
+            lambda: runloom_c.wait_fd(mine, FAR + 1, 0),
+            lambda: runloom_c.set_deadlock_mode(FAR),
+        ):
+            with pytest.raises(OverflowError):
+                call()
+        mine.sendall(b"still ours")
+        assert peer.recv(100) == b"still ours"
+
+
+def test_a_limit_of_frames_may_be_any_number() -> None:
+    def main() -> None:
+        g = go(runloom_c.park_self)
+        sched_yield()
+        assert g.stack(10**15) == g.stack() == []
+        mine = runloom_c.current_g()
+        assert mine is not None
+        assert len(mine.stack(sys.maxsize)) == len(mine.stack(-FAR)) > 1
+        assert mine.stack(0) == []
+        g.wake()
+
+    run(main)
+
+
+def test_sizes_beyond_all_memory() -> None:
+    with open(__file__, "rb") as file, Socket() as sock:
+        content = file.read()
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        assert runloom_c.fd_read(file.fileno(), 1 << 32) == content
+        for size in (1 << 45, sys.maxsize):
+            for call in (sock.recv, partial(runloom_c.fd_read, file.fileno()), runloom_c.Chan):
+                with pytest.raises((MemoryError, OverflowError)):
+                    call(size)
+
+
+# ---------------------------------------------------------------- what a call counts
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, memoryview], ids=["array", "memoryview"])
+def test_tcp_send_counts_bytes_not_items(wrap: Any) -> None:
+    mine, peer = socket.socketpair()
+    data = wrap(array.array("i", [1, 2, 3]))
+    with peer, Socket(fileno=mine.detach()) as sock:
+        assert runloom_c.tcp_send(sock, data) == 12
+        assert len(peer.recv(100)) == 12
+
+
+def test_addresses_of_unknown_families_are_bytes() -> None:
+    with Socket(socket.AF_NETLINK, socket.SOCK_RAW) as sock:
+        family, rest = sock.getsockname()
+        assert (family, len(rest)) == (socket.AF_NETLINK, 10)
+        assert "laddr=(16, b" in repr(sock)
+
+
+# ---------------------------------------------------------------- calls back into it
+
+
+class Callback:
+    """An int whose conversion calls back."""
+
+    def __init__(self, value: int, call: Any) -> None:
+        self.value, self.call = value, call
+
+    def __index__(self) -> int:
+        self.call()
+        return self.value
+
+
+def test_a_constructor_that_is_entered_twice_makes_one_socket() -> None:
+    sock = Socket.__new__(Socket)
+    with pytest.raises(RuntimeError, match="already"):
+        sock.__init__(Callback(int(socket.AF_INET), sock.__init__))  # type: ignore[misc, arg-type]
+    number = sock.fileno()
+    assert number >= 0
+    sock.close()
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+@pytest.mark.parametrize(
+    "show", [repr, lambda g: runloom_c.fiber_stack(g.id)], ids=["repr", "fiber_stack"]
+)
+def test_a_fiber_ends_while_its_function_is_shown(show: Any) -> None:
+    class Ends:
+        def __repr__(self) -> str:
+            g.cancel()
+            while not g.done:
+                sched_yield()
+            return "shown"
+
+    def main() -> Any:
+        nonlocal g
+        g = go(partial(lambda *_: runloom_c.park_self(), Ends(), [1], Ends()))
+        sched_yield()
+        assert "shown, [1], shown" in str(show(g))
+
+    g: Any = None
+    run(main)
+
+
+def test_values_that_use_the_channel_they_are_in() -> None:
+    class Value:
+        def __del__(self) -> None:
+            for call in (
+                channel.try_recv,
+                partial(channel.try_send, object()),
+                partial(runloom_c.select, [("recv", channel)], True),
+                channel.close,
+            ):
+                try:
+                    call()
+                except ValueError:
+                    pass
+            nonlocal died
+            died += 1
+
+    died = 0
+    channel: runloom_c.Chan[Any] = runloom_c.Chan(2)
+
+    def main() -> None:
+        channel.send(Value())
+        channel.send(Value())
+        channel.try_recv()
+
+    run(main)
+    assert died == 2
+
+
+# ---------------------------------------------------------------- runs in runs
+
+
+def test_a_nested_main_that_runs_another_is_waited_for() -> None:
+    order: list[int] = []
+
+    def level(n: int) -> None:
+        if n > 0:
+            assert runloom_c._run_main(partial(level, n - 1)) > 0
+        order.append(n)
+
+    run(partial(level, 20))
+    assert order == list(range(21))
+
+
+def test_what_the_innermost_main_raises_comes_out_of_each() -> None:
+    passed: list[int] = []
+
+    def level(n: int) -> None:
+        if n == 0:
+            raise ZeroDivisionError
+        try:
+            runloom_c._run_main(partial(level, n - 1))
+        finally:
+            passed.append(n)
+
+    with pytest.raises(ZeroDivisionError):
+        run(partial(level, 20))
+    assert passed == list(range(1, 21))
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_calls_on_the_blocking_pool_may_run_fibers_again_and_again() -> None:
+    def work() -> int:
+        g = go(lambda: 7)
+        assert runloom_c.run() == 1
+        return g.join()
+
+    def main() -> list[int]:
+        return [runloom_c.blocking(work) for _ in range(20)]
+
+    assert run(main) == [7] * 20
+
+
+# ---------------------------------------------------------------- the interpreter's end
+
+
+def test_an_end_without_the_module_threading() -> None:
+    code = """
+        import sys, runloom_c
+        runloom_c.set_deadlock_mode(0)
+        runloom_c.go(runloom_c.park_self)
+        runloom_c.run()
+        del sys.modules["threading"]
+        print("end")
+    """
+    assert output(code) == "end\n"
+
+
+def test_a_socket_that_is_left_open_does_not_disturb_the_end() -> None:
+    code = """
+        import runloom_c
+        sock = runloom_c.Socket()
+        print("end")
+    """
+    assert output(code) == "end\n"
+
+
+def test_objects_that_use_fibers_when_a_thread_ends() -> None:
+    code = """
+        import threading, runloom_c
+        runloom_c.set_deadlock_mode(0)
+        local = threading.local()
+        class Late:
+            def __del__(self):
+                runloom_c.sched_yield()
+                try:
+                    runloom_c.go(print)
+                    runloom_c.run()
+                except RuntimeError:
+                    pass
+        def thread():
+            local.a = Late()
+            def fiber():
+                local.b = Late()
+                runloom_c.park_self()
+            runloom_c.go(fiber)
+            runloom_c.run()
+            local.c = [Late()]
+        for _ in range(5):
+            t = threading.Thread(target=thread)
+            t.start()
+            t.join()
+        print(runloom_c.fiber_count())
+    """
+    assert output(code).split()[-1] == "0"
