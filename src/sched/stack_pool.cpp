@@ -45,7 +45,7 @@ Slab* first_slab() noexcept {
 
 Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
   const std::size_t room = size_ >= kRoomFrom ? kRoom : 0;
-  const std::size_t stride = size_ + room + kPage;
+  const std::size_t stride = size_ + room + kGuard;
   const auto slots =
       static_cast<std::uint32_t>(std::clamp<std::size_t>(kSlabBytes / stride, 1, kSlabSlots));
   std::unique_ptr<Slab> slab(new (std::nothrow) Slab);
@@ -70,7 +70,7 @@ Slab* StackClass::map_slab(GuardMode guard, std::error_code& error) noexcept {
   ::madvise(memory, slab->size, MADV_NOHUGEPAGE);
   if (guard != GuardMode::mprotect) {
     // EINVAL: an older kernel; EPERM or EINVAL under mlockall.
-    slab->madvise_guard = ::madvise(memory, kPage, MADV_GUARD_INSTALL) == 0;
+    slab->madvise_guard = ::madvise(memory, kGuard, MADV_GUARD_INSTALL) == 0;
     if (!slab->madvise_guard && guard == GuardMode::madvise) {
       error = guard_error(errno);
       ::munmap(memory, slab->size);
@@ -99,9 +99,9 @@ StackSlot* StackClass::carve(GuardMode guard, std::error_code& error) noexcept {
     current_ = slab;
   }
   StackSlot& slot = current_->slot[current_->carved.load(std::memory_order_relaxed)];
-  char* page = slot.low() - kPage;
-  const int failed = current_->madvise_guard ? ::madvise(page, kPage, MADV_GUARD_INSTALL)
-                                             : ::mprotect(page, kPage, PROT_NONE);
+  char* below = slot.low() - kGuard;
+  const int failed = current_->madvise_guard ? ::madvise(below, kGuard, MADV_GUARD_INSTALL)
+                                             : ::mprotect(below, kGuard, PROT_NONE);
   if (failed) {
     error = guard_error(errno);
     return nullptr;
@@ -281,10 +281,10 @@ StackSlot* find_slot(const void* address, Match match) noexcept {
 }  // namespace
 
 StackSlot* slot_of_guard(const void* address) noexcept {
-  return find_slot(address, [](std::size_t offset) { return offset < kPage; });
+  return find_slot(address, [](std::size_t offset) { return offset < kGuard; });
 }
 StackSlot* slot_of_stack(const void* address) noexcept {
-  return find_slot(address, [](std::size_t offset) { return offset >= kPage; });
+  return find_slot(address, [](std::size_t offset) { return offset >= kGuard; });
 }
 
 StackCounts stack_counts() noexcept {

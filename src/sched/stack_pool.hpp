@@ -1,7 +1,7 @@
 // Stacks: carved from large slabs, guarded, reused hot.
 //
-// A slab is one mapping of many slots; a slot is [guard page][stack], and the fiber's control
-// block lies at the very top of the stack, in the page that the fiber touches anyway. Slabs are
+// A slab is one mapping of many slots; a slot is [guard][stack], and the fiber's control block
+// lies at the very top of the stack, in the page that the fiber touches anyway. Slabs are
 // never unmapped, so a pointer to a control block stays readable for ever (type-stable). A
 // fiber's identity does not lie there but in the slot, which no trim touches: a stale handle
 // finds another id, and misses.
@@ -10,8 +10,13 @@
 // low end on, while the stack is used from its high end: what a fiber touches first lies together,
 // in one page or two, however much local memory it has.
 //
-// Guards: MADV_GUARD_INSTALL (Linux 6.13+) costs no kernel map; mprotect costs two a stack and
-// ends at vm.max_map_count. The choice is made per slab. A guard that can't be installed fails
+// A guard is wider than the largest frame that C code is known to have (select() in CPython: 51
+// KiB): code compiled without stack probes touches a frame in any order, and would step over a
+// guard of one page into the control block of the next fiber. That costs address space and 8
+// bytes of page table a page.
+//
+// MADV_GUARD_INSTALL (Linux 6.13+) costs no kernel map; mprotect costs two a stack and ends at
+// vm.max_map_count. The choice is made per slab. A guard that can't be installed fails
 // the spawn: no stack without a guard, ever.
 #pragma once
 
@@ -62,6 +67,7 @@ struct Slab {
 };
 
 inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kGuard = 64 * 1024;
 inline constexpr std::size_t kMinStack = 16 * 1024;
 inline constexpr std::size_t kMaxStack = std::size_t{1} << 30;
 // Only address space is spent on the room of fibers that have no local memory; small stacks are
@@ -70,7 +76,7 @@ inline constexpr std::size_t kRoom = 16 * 1024;
 inline constexpr std::size_t kRoomFrom = 256 * 1024;  // the least stack that has it
 
 inline char* StackSlot::low() const noexcept {
-  return slab->base + static_cast<std::size_t>(index) * slab->stride + kPage;
+  return slab->base + static_cast<std::size_t>(index) * slab->stride + kGuard;
 }
 // Stacks begin at the same offset of a page each, and caches choose their sets by it: were all
 // fibers to begin at the top, the hot lines of a thousand would compete for a few sets.
@@ -147,7 +153,7 @@ inline StackClass* class_of(const StackSlot* slot) noexcept {
 
 // Every slab, newest first. Lock-free: for the registry and the crash report.
 Slab* first_slab() noexcept;
-// The slot whose guard page holds `address`; null when none. Async-signal-safe.
+// The slot whose guard holds `address`; null when none. Async-signal-safe.
 StackSlot* slot_of_guard(const void* address) noexcept;
 // The slot whose stack holds `address`. Async-signal-safe.
 StackSlot* slot_of_stack(const void* address) noexcept;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runloom/sched/scheduler.hpp"
 #include "stack_pool.hpp"
@@ -84,6 +85,34 @@ TEST_P(CrashMode, OverflowNamesTheFiberAndItsStackSize) {
   EXPECT_TRUE(has(end, "'deep' hub " + std::to_string(hub) + " running\n")) << end.out;
   EXPECT_TRUE(has(end, "'bystander' hub ")) << end.out;
   EXPECT_TRUE(has(end, "fibers: ")) << end.out;
+}
+
+// Touches nothing of its frame but the far end, as C code with large buffers may.
+[[gnu::noinline]] char touch_far_end_of_frame() {
+  volatile char frame[52 * 1024];
+  frame[0] = 1;
+  return frame[0];
+}
+
+TEST_P(CrashMode, LargeFrameDoesNotStepOverTheGuard) {
+  const auto [hub, guard] = GetParam();
+  const ChildEnd end = crash([hub = hub, guard = guard] {
+    Scheduler scheduler({.hubs = 2, .guard = guard});
+    (void)scheduler.run([&] {
+      std::vector<JoinHandle<char>> fat;  // neighbours, so that there is something below them
+      for (int i = 0; i < 8; ++i)
+        fat.push_back(spawn(
+            [] {
+              this_fiber::yield();
+              return touch_far_end_of_frame();
+            },
+            {.name = "fat", .stack_size = 32 * 1024, .hub = hub}));
+      for (auto& each : fat)
+        (void)each.join();
+    });
+  });
+  EXPECT_EQ(end.signal, SIGSEGV) << end.out;
+  EXPECT_TRUE(has(end, " 'fat' overflowed its stack of 32768 bytes\n")) << end.out;
 }
 
 TEST_F(Crash, WildAccessDiesWithoutAReport) {

@@ -84,7 +84,8 @@ TEST(StackPool, FindsTheSlotOfAnAddress) {
   EXPECT_EQ(slot_of_stack(slot->low()), slot);
   EXPECT_EQ(slot_of_stack(slot->high() - 1), slot);
   EXPECT_EQ(slot_of_guard(slot->low() - 1), slot);
-  EXPECT_EQ(slot_of_guard(slot->low() - kPage), slot);
+  EXPECT_EQ(slot_of_guard(slot->low() - kGuard), slot);
+  EXPECT_EQ(slot_of_stack(slot->low() - kGuard), nullptr);
   EXPECT_EQ(slot_of_guard(slot->low()), nullptr);
   EXPECT_EQ(slot_of_stack(slot->low() - 1), nullptr);
   int local = 0;
