@@ -73,8 +73,11 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
   const std::size_t size =
       options.stack_size ? options.stack_size : impl.stack_size.load(std::memory_order_relaxed);
   StackClass* cls = stack_class(size);
-  // The frame and the local memory must leave stack for the function to run.
-  if (!cls || frame_size + options.local_size > cls->stack_size() / 2) {
+  // The frame and the local memory must leave stack for the function to run. Aligning the frame
+  // takes up to as much as its alignment.
+  const std::size_t most = cls ? cls->stack_size() / 2 : 0;
+  if (frame_size > most || frame_align > most - frame_size ||
+      options.local_size > most - frame_size - frame_align) {
     error = make_error_code(Errc::stack_size);
     return nullptr;
   }

@@ -209,6 +209,13 @@ FIBER_TEST(Fiber, StackSizeIsChecked) {
   // What it carries would leave no room to run.
   EXPECT_EQ(spawn([] {}, {.stack_size = 64 * 1024, .local_size = 60 * 1024}).error(),
             Errc::stack_size);
+  EXPECT_EQ(spawn([] {}, {.local_size = SIZE_MAX}).error(), Errc::stack_size);
+  EXPECT_EQ(spawn([] {}, {.local_size = SIZE_MAX - 8}).error(), Errc::stack_size);
+  EXPECT_EQ(spawn([] {}, {.stack_size = SIZE_MAX}).error(), Errc::stack_size);
+  struct alignas(16 * 1024) Page {
+    char bytes[16 * 1024];
+  };
+  EXPECT_EQ(spawn([page = Page()] {}, {.stack_size = 32 * 1024}).error(), Errc::stack_size);
   auto large = spawn([] { return this_fiber::stack_left(); }, {.stack_size = 4 << 20});
   const std::size_t left = large.join().value();
   EXPECT_GT(left, (4u << 20) - 8192);
