@@ -260,6 +260,7 @@ bool HubImpl::spin() {
     spin_ns = std::min<std::int64_t>(most, kLeastSpinNs);
     if (most == 0) return false;
   }
+  if (impl.live() == 0) return false;  // nothing to wait for: the run is over
   const std::int64_t end = read_clock() + spin_ns;
   const SwitchHooks& hooks = impl.options.hooks;
   bool hit = false;
@@ -279,7 +280,7 @@ bool HubImpl::idle() {
   housekeeping();
   if (spin()) return true;
   const std::int64_t timeout = idle_timeout();
-  sleeping.store(true, std::memory_order_relaxed);
+  sleeping.store(true, std::memory_order_release);  // with the driver that shall be woken
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (work_pending()) {
     sleeping.store(false, std::memory_order_relaxed);

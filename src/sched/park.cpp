@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <utility>
 
 #include "process.hpp"
 #include "runloom/sched/cancel.hpp"
@@ -26,16 +27,17 @@ ThreadWaitHooks thread_hooks;
 SpinLock pool_lock{LockRank::pool};
 ThreadWaiter* free_waiters = nullptr;
 
+// Outside of its owner: thread-local objects that are destroyed after the owner may still wait, and
+// must not share what another thread has by then. They get a waiter that is not given back.
+constinit thread_local ThreadWaiter* tl_waiter = nullptr;
 struct ThreadWaiterOwner {
-  ThreadWaiter* waiter = nullptr;
   ~ThreadWaiterOwner() {
-    if (!waiter) return;
+    ThreadWaiter* waiter = std::exchange(tl_waiter, nullptr);
     std::lock_guard hold(pool_lock);
     waiter->next_free = free_waiters;
     free_waiters = waiter;
   }
 };
-thread_local ThreadWaiterOwner tl_waiter;
 
 void expire_wait(TimerNode& node) {
   auto& timer = static_cast<WaitTimer&>(node);
@@ -158,16 +160,17 @@ void resume_message(Hub& hub, Hub::Message& message) {
 }  // namespace
 
 ThreadWaiter& thread_waiter() noexcept {
-  if (!tl_waiter.waiter) {
-    std::lock_guard hold(pool_lock);
-    if (free_waiters) {
-      tl_waiter.waiter = free_waiters;
-      free_waiters = free_waiters->next_free;
-    } else {
-      tl_waiter.waiter = new ThreadWaiter;
+  if (!tl_waiter) {
+    {
+      std::lock_guard hold(pool_lock);
+      tl_waiter = free_waiters;
+      if (free_waiters) free_waiters = free_waiters->next_free;
     }
+    if (!tl_waiter) tl_waiter = new ThreadWaiter;
+    thread_local const ThreadWaiterOwner owner;
+    (void)owner;
   }
-  return *tl_waiter.waiter;
+  return *tl_waiter;
 }
 
 void fork_thread_waiters(ForkStage stage) noexcept {
@@ -186,6 +189,11 @@ Waiter& current_waiter() noexcept {
 
 bool on_fiber() noexcept {
   return current_fiber() != nullptr;
+}
+
+bool may_park() noexcept {
+  const Fiber* fiber = current_fiber();
+  return fiber && !fiber->noyield && fiber->forbid == 0;
 }
 
 Hub* fiber_hub() noexcept {

@@ -12,6 +12,7 @@
 
 namespace runloom {
 
+using namespace std::chrono_literals;
 using detail::HubImpl;
 
 // ---------------------------------------------------------------- idle and end of a run
@@ -24,6 +25,9 @@ Scheduler::Impl::Impl(Scheduler& scheduler, Options given)
       deadlock_mode(options.deadlock),
       pid(::getpid()) {
   options.hubs = std::clamp(options.hubs, 1, 256);
+  // So that they can be counted in nanoseconds.
+  options.idle_spin = std::clamp<std::chrono::microseconds>(options.idle_spin, 0s, 60s);
+  options.stall_threshold = std::min<std::chrono::milliseconds>(options.stall_threshold, 24h);
   for (int i = 0; i < options.hubs; ++i)
     hubs.push_back(std::make_unique<HubImpl>(scheduler, *this, i));
   active = options.hubs;
@@ -56,6 +60,9 @@ bool Scheduler::Impl::others_have_fresh(const HubImpl& hub) const noexcept {
 }
 
 void Scheduler::Impl::wake_one_idle() noexcept {
+  // As in HubImpl::wake_if_sleeping: a hub that does not seem to sleep must see the fiber, when it
+  // goes to sleep. Nobody else may look at it for long: its own hub is busy.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (const auto& hub : hubs) {
     if (hub.get() == detail::tl_hub || !hub->sleeping.load(std::memory_order_relaxed)) continue;
     hub->wake_if_sleeping();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 
 namespace runloom {
 namespace {
@@ -64,6 +65,14 @@ TEST(Deadline, ClockIsMonotonic) {
     ASSERT_GE(now, last);
     last = now;
   }
+}
+
+TEST(Deadline, NoNumberHasPassed) {
+  const auto nan = std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(Deadline::after(nan), Deadline::now());
+  const auto infinite = std::chrono::duration<double>(std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(Deadline::after(infinite).is_never());
+  EXPECT_EQ(Deadline::after(-infinite), Deadline::now());
 }
 
 }  // namespace

@@ -171,6 +171,29 @@ TEST(HubRace, EveryThreadPostsToEveryHub) {
 
 // ---------------------------------------------------------------- stealing
 
+// A fiber that is spawned while the other hub goes to sleep is seen by it, or wakes it: nobody else
+// runs it, for this hub is busy.
+TEST(HubRace, SpawnMeetsAHubThatGoesToSleep) {
+  test::HangGuard guard;
+  Scheduler scheduler({.hubs = 2});
+  guard.watch(&scheduler);
+  const auto ran = scheduler.run([] {
+    test::Random random(1);
+    std::atomic<int> last{0};
+    int round = 0;
+    for (test::RaceBudget budget; !budget.spent();) {
+      ++round;
+      (void)go([&last, round] { last = round; });
+      while (last != round)
+        std::this_thread::yield();
+      for (std::uint32_t pause = random.below(2000); pause > 0; --pause)
+        __builtin_ia32_pause();
+    }
+  });
+  EXPECT_TRUE(ran);
+  guard.watch(nullptr);
+}
+
 // Spins on one hub until the others have taken what stands there.
 TEST(Hub, IdleHubStealsWhatHasNotStarted) {
   test::HangGuard guard;

@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <iterator>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "runloom/sched/cancel.hpp"
+#include "runloom/sched/channel.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "runloom/sched/spin_lock.hpp"
 #include "support/fiber_test.hpp"
@@ -299,6 +302,54 @@ TEST(ParkRace, ThreadsWaitAndWakeEachOther) {
   for (auto& waiter : waiters)
     waiter.join();
   EXPECT_EQ(woken, given);
+}
+
+// Thread-local objects wait in their destructors. By then the thread's waiter has gone back to the
+// pool, and later threads wait with it.
+TEST(Park, ThreadLocalDestructorsMayWait) {
+  using Channels = std::vector<std::unique_ptr<Channel<int>>>;
+  struct Waits {
+    Channel<int>* in = nullptr;
+    std::atomic<int>* entered = nullptr;
+    int got = 0;
+    int* result = &got;
+    ~Waits() {
+      if (!in) return;
+      ++*entered;
+      *result = in->recv().value_or(-1);
+    }
+  };
+  constexpr std::size_t kThreads = 4;
+  test::HangGuard guard;
+  Channels in;
+  int results[2 * kThreads] = {};
+  std::vector<std::thread> threads;
+  std::atomic<int> entered{0};
+  const auto start = [&](bool at_the_end) {
+    in.push_back(std::make_unique<Channel<int>>());
+    int* result = &results[threads.size()];
+    threads.emplace_back([at_the_end, result, &entered, from = in.back().get()] {
+      thread_local Waits waits;  // made before the thread's waiter, so destroyed after it
+      waits.in = at_the_end ? from : nullptr;
+      waits.entered = &entered;
+      waits.result = result;
+      Channel<int> empty;
+      EXPECT_EQ(empty.recv(Deadline::after(1ms)).error(), Errc::timed_out);
+      if (!at_the_end) *result = from->recv().value_or(-1);
+    });
+  };
+  for (std::size_t i = 0; i < kThreads; ++i)
+    start(true);
+  while (entered != int{kThreads})
+    std::this_thread::yield();
+  for (std::size_t i = 0; i < kThreads; ++i)
+    start(false);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    EXPECT_TRUE(in[i]->send(static_cast<int>(i) + 1));
+  for (std::thread& thread : threads)
+    thread.join();
+  for (std::size_t i = 0; i < std::size(results); ++i)
+    EXPECT_EQ(results[i], static_cast<int>(i) + 1);
 }
 
 }  // namespace

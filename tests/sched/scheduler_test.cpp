@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
+#include "runloom/sched/blocking.hpp"
 #include "runloom/sched/cancel.hpp"
 #include "support/child.hpp"
 #include "support/fiber_test.hpp"
@@ -548,6 +551,27 @@ TEST_P(SchedulerTest, MaxFibers) {
       EXPECT_TRUE(fiber.join());
   });
   EXPECT_TRUE(ran);
+}
+
+TEST(SchedulerLimits, OptionsAtTheirExtremes) {
+  for (const auto& [hubs, spin, stall] :
+       {std::tuple(0, std::chrono::microseconds::max(), std::chrono::milliseconds::max()),
+        std::tuple(INT_MIN, std::chrono::microseconds::min(), std::chrono::milliseconds::min())}) {
+    Scheduler scheduler({.hubs = hubs,
+                         .max_fibers = UINT64_MAX,
+                         .idle_spin = spin,
+                         .stall_threshold = stall,
+                         .blocking_threads = SIZE_MAX});
+    EXPECT_EQ(scheduler.hubs(), 1);
+    EXPECT_GE(scheduler.options().idle_spin, 0us);
+    EXPECT_LE(scheduler.options().idle_spin, 60s);
+    EXPECT_TRUE(scheduler.run([] {
+      EXPECT_TRUE(this_fiber::sleep_for(1ms));
+      EXPECT_EQ(blocking([] { return 7; }).value(), 7);
+    }));
+  }
+  Scheduler none({.stack_size = 0});
+  EXPECT_EQ(none.spawn([] {}).error(), Errc::stack_size);
 }
 
 TEST(SchedulerLimits, DefaultStackSize) {

@@ -24,7 +24,7 @@ class Deadline {
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> after) noexcept {
     using Seconds = std::chrono::duration<double>;
-    if (after <= after.zero()) return now();
+    if (!(after > after.zero())) return now();  // no number included
     if (std::chrono::duration_cast<Seconds>(after).count() > 9.0e9) return never();
     const std::int64_t ns = std::chrono::ceil<std::chrono::nanoseconds>(after).count();
     return at_ns(monotonic_ns() + ns);

@@ -126,6 +126,8 @@ inline bool wake(const WaitToken& token, WakeCode code) noexcept {
 
 // True on a fiber; false on an OS thread, the hub's own context included.
 bool on_fiber() noexcept;
+// True on a fiber that a wait would park, and not fail with kWakeForbidden.
+bool may_park() noexcept;
 // The hub of the calling fiber; null off a fiber.
 Hub* fiber_hub() noexcept;
 
