@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <mutex>
 
 #include "operation.hpp"
@@ -76,8 +77,8 @@ int Fd::Use::number() const noexcept {
 
 // ---------------------------------------------------------------- the end
 
-bool Fd::begin_close() noexcept {
-  if (!desc_ || !mark_closed(*desc_, generation_)) return false;
+bool Fd::begin_close(bool only_if_unused) noexcept {
+  if (!desc_ || !mark_closed(*desc_, generation_, only_if_unused)) return false;
   end_waits(*desc_);
   return true;
 }
@@ -87,7 +88,10 @@ void Fd::close() noexcept {
 }
 
 namespace {
-// Drops the handle's reference and waits until the last one is gone. False: may not wait.
+constexpr std::chrono::seconds kThreadWaits{1};  // of an OS thread, for fibers to leave
+
+// Drops the handle's reference and waits until the last one is gone. False: may not wait, or not
+// any longer.
 bool leave_and_wait(PollDesc& desc) noexcept {
   desc.lock.lock();
   const bool last = (desc.word.load(std::memory_order_acquire) & PollDesc::kReferences) == 1;
@@ -101,9 +105,12 @@ bool leave_and_wait(PollDesc& desc) noexcept {
   const void* shown = desc.shown();
   desc.lock.unlock();
   leave(desc);
-  const auto code = detail::wait(
-      node.token,
-      {.reason = WaitReason::io_close, .object = shown, .cancellable = false, .external = true});
+  const auto limit = detail::on_fiber() ? Deadline::never() : Deadline::after(kThreadWaits);
+  const auto code = detail::wait(node.token, {.reason = WaitReason::io_close,
+                                              .object = shown,
+                                              .deadline = limit,
+                                              .cancellable = false,
+                                              .external = true});
   if (code == detail::kWakeUser) return true;
   std::lock_guard hold(desc.lock);
   desc.close_waiters.remove_if_linked(node);
@@ -119,7 +126,8 @@ Result<int> Fd::release() noexcept {
   if (!desc_) return fail(Errc::closed);
   const int fd = number();
   const bool blocking = desc_->restore_blocking;
-  if (!begin_close()) return fail(Errc::closed);
+  if (!begin_close(!detail::may_park()))
+    return number() < 0 ? fail(Errc::closed) : fail_errno(EBUSY);
   desc_->keep_open = true;  // before our reference goes
   leave_and_wait(*desc_);
   if (blocking) {

@@ -149,7 +149,8 @@ int EpollNetpoll::wait(std::int64_t timeout_ns) noexcept {
       const timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000),
                              static_cast<long>(timeout_ns % 1'000'000'000)};
       const long count = ::syscall(SYS_epoll_pwait2, epoll_, events_, kBatch, &timeout, nullptr, 0);
-      if (count >= 0 || errno != ENOSYS) return static_cast<int>(count);
+      if (count >= 0 || errno == EINTR) return static_cast<int>(count);
+      // ENOSYS from an older kernel, EPERM from a container's filter of system calls.
       nanoseconds_ = false;
     }
     const std::int64_t ms = (timeout_ns - 1) / 1'000'000 + 1;  // never early
@@ -175,6 +176,8 @@ int EpollNetpoll::poll(std::int64_t timeout_ns) {
   int delivered = 0;
   for (int i = 0; i < kBatches; ++i) {
     const int count = wait(i == 0 ? timeout_ns : 0);
+    RUNLOOM_CHECK(count >= 0 || errno == EINTR,
+                  "the poller's descriptor does not work; was it closed by other code?");
     for (int k = 0; k < count; ++k)
       deliver(events_[k]);
     if (count > 0) delivered += count;

@@ -30,7 +30,7 @@ ThreadWake& ThreadWake::mine() noexcept {
 }
 
 ThreadWake::~ThreadWake() {
-  if (fd_ >= 0) ::close(fd_);
+  if (const int fd = fd_.exchange(-1); fd >= 0) ::close(fd);
 }
 
 void ThreadWake::signal() noexcept {

@@ -263,10 +263,11 @@ void leave_queued(PollDesc& desc, Side side) noexcept {
 
 // ---------------------------------------------------------------- close
 
-bool mark_closed(PollDesc& desc, std::uint32_t generation) noexcept {
+bool mark_closed(PollDesc& desc, std::uint32_t generation, bool only_if_unused) noexcept {
   std::uint64_t word = desc.word.load(std::memory_order_relaxed);
   do {
     if (PollDesc::generation_of(word) != generation || (word & PollDesc::kClosed)) return false;
+    if (only_if_unused && (word & PollDesc::kReferences) != 1) return false;
   } while (!desc.word.compare_exchange_weak(word, word | PollDesc::kClosed,
                                             std::memory_order_acq_rel, std::memory_order_relaxed));
   return true;

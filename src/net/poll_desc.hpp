@@ -177,8 +177,8 @@ inline void leave_side(PollDesc& desc, Side side) noexcept {
   leave_queued(desc, side);
 }
 
-// False: it was closed already.
-bool mark_closed(PollDesc& desc, std::uint32_t generation) noexcept;
+// False: it was closed already, or somebody beside the handle uses it and `only_if_unused`.
+bool mark_closed(PollDesc& desc, std::uint32_t generation, bool only_if_unused = false) noexcept;
 // After mark_closed: wakes the parked operations and watchers with `closed` and ends the
 // registration.
 void end_waits(PollDesc& desc) noexcept;

@@ -75,10 +75,15 @@ Result<TcpStream> TcpListener::accept_retrying(Deadline deadline) {
   for (;;) {
     auto stream = accept(deadline);
     if (stream || !is_shortage(stream.error())) return stream;
-    // Also ends the pause when the listener is closed.
+    // A listener is never writable: this is a pause that its close ends.
     const Deadline pause = Deadline::after(backoff.next());
-    const auto slept = this_fiber::sleep_until(Deadline::earlier(pause, deadline));
-    if (!slept) return Unexpected{slept.error()};
+    const Deadline limit = Deadline::earlier(pause, deadline);
+    const auto ended = fd_.wait_ready(kWrite, limit);
+    if (!ended && is_shortage(ended.error())) {  // an OS thread's wait needs a descriptor itself
+      if (auto slept = this_fiber::sleep_until(limit); !slept) return Unexpected{slept.error()};
+    } else if (!ended && ended.error() != Errc::timed_out) {
+      return Unexpected{ended.error()};
+    }
     if (deadline.passed()) return stream;
   }
 }

@@ -4,18 +4,26 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <climits>
+#include <cstdint>
 
 #include "socket_option.hpp"
 
 namespace runloom::net {
 namespace {
 
+// What does not fit into an int is more than the kernel takes, and must not come out as less.
+int whole_seconds(std::chrono::seconds time) noexcept {
+  return static_cast<int>(std::clamp<std::int64_t>(time.count(), INT_MIN, INT_MAX));
+}
+
 Result<void> set_keep_alive_options(int fd, const std::optional<KeepAlive>& options) {
   if (!options) return set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
   for (const auto& [level, name, value] :
-       {std::array<int, 3>{IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(options->idle.count())},
-        std::array<int, 3>{IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(options->interval.count())},
+       {std::array<int, 3>{IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds(options->idle)},
+        std::array<int, 3>{IPPROTO_TCP, TCP_KEEPINTVL, whole_seconds(options->interval)},
         std::array<int, 3>{IPPROTO_TCP, TCP_KEEPCNT, options->probes},
         std::array<int, 3>{SOL_SOCKET, SO_KEEPALIVE, 1}})
     if (auto ok = set_option(fd, level, name, value); !ok) return ok;

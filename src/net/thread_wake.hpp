@@ -2,6 +2,8 @@
 // the thread first waits, closed when it ends.
 #pragma once
 
+#include <atomic>
+
 #include "poll_home.hpp"
 
 namespace runloom::net {
@@ -21,7 +23,9 @@ class ThreadWake {
   ThreadWake& operator=(const ThreadWake&) = delete;
 
  private:
-  int fd_ = -1;
+  // Atomic only so that the destructor's last word is kept: thread-local objects that are destroyed
+  // later may wait still, and would use a number that is somebody else's by then.
+  std::atomic<int> fd_{-1};
   unsigned fork_generation_ = 0;
 };
 

@@ -212,6 +212,57 @@ NET_TEST(Fd, ReleaseEndsOperationsFirst) {
   ::close(pipe.end[1]);
 }
 
+// Nobody but the fiber can make it leave, and nobody runs it.
+TEST(FdThread, OfAFiberThatNobodyRuns) {
+  Pipe pipe;
+  Fd reader = pipe.reader();
+  std::byte byte;
+  HangGuard guard;
+  Scheduler scheduler;
+  auto reading = scheduler.spawn([&] { return reader.read({&byte, 1}, {}); });
+  auto stops = scheduler.spawn([&] {
+    until_parked(reading.handle(), WaitReason::io_read);
+    scheduler.stop();
+  });
+  ASSERT_TRUE(scheduler.run());
+  EXPECT_EQ(reader.release().error(), errno_code(EBUSY));
+  EXPECT_EQ(reader.number(), pipe.end[0]);  // nothing has happened to it
+  EXPECT_FALSE(reading.done());
+  reader.close_wait();
+  EXPECT_EQ(reader.number(), -1);
+  EXPECT_EQ(reader.release().error(), Errc::closed);
+  ASSERT_TRUE(scheduler.run());
+  EXPECT_EQ(reading.join().error(), Errc::closed);
+  EXPECT_EQ(::fcntl(pipe.end[0], F_GETFL), -1);  // the last one has closed it
+  ::close(pipe.end[1]);
+}
+
+TEST(FdThread, ReleasesWhatNobodyUses) {
+  Pipe pipe;
+  Fd reader = pipe.reader();
+  EXPECT_EQ(reader.release().value(), pipe.end[0]);
+  ::close(pipe.end[0]);
+  ::close(pipe.end[1]);
+}
+
+NET_TEST(Fd, ReleaseWhereParkingIsForbidden) {
+  Pipe pipe;
+  Fd reader = pipe.reader();
+  std::byte byte;
+  auto one = spawn([&] { return reader.read({&byte, 1}, {}); });
+  until_parked(one.handle(), WaitReason::io_read);
+  {
+    const this_fiber::ForbidPark forbid;
+    EXPECT_EQ(reader.release().error(), errno_code(EBUSY));
+  }
+  EXPECT_TRUE(one.handle().cancel());
+  EXPECT_EQ(one.join().error(), Errc::cancelled);
+  const this_fiber::ForbidPark forbid;
+  EXPECT_EQ(reader.release().value(), pipe.end[0]);
+  ::close(pipe.end[0]);
+  ::close(pipe.end[1]);
+}
+
 // Where parking is forbidden an operation still does what needs no wait.
 NET_TEST(Fd, WhereParkingIsForbidden) {
   Pipe pipe;

@@ -223,6 +223,17 @@ NET_TEST(TcpListener, AcceptRetryingWaitsAShortageOutT02) {
   ::close(fd);
 }
 
+NET_TEST(TcpListener, CloseEndsThePauseOfAShortage) {
+  Listening listening;
+  const int client = plain_connect(listening.address);
+  const Fault fault(Call::accept4, EMFILE, 1, 1000);
+  auto acceptor = spawn([&] { return listening.listener.accept_retrying(); });
+  until_parked(acceptor.handle(), WaitReason::io_poll);
+  listening.listener.close();
+  EXPECT_EQ(acceptor.join().error(), Errc::closed);
+  ::close(client);
+}
+
 // Out of descriptors the listener neither spins nor loses anybody, and goes on when it can.
 NET_TEST(TcpListener, SurvivesTheDescriptorLimitT01) {
   constexpr int kClients = 20;

@@ -186,6 +186,10 @@ NET_TEST(TcpStream, OptionsReachTheKernel) {
   EXPECT_EQ(option(client, IPPROTO_TCP, TCP_KEEPIDLE), 5);
   EXPECT_EQ(option(client, IPPROTO_TCP, TCP_KEEPINTVL), 3);
   EXPECT_EQ(option(client, IPPROTO_TCP, TCP_KEEPCNT), 2);
+  // More seconds than an int holds are refused, and don't come out as 5.
+  for (const auto idle : {std::chrono::seconds(0x1'0000'0005), std::chrono::seconds::max()})
+    EXPECT_EQ(client.set_keep_alive(net::KeepAlive{.idle = idle}).error(), errno_code(EINVAL));
+  EXPECT_EQ(option(client, IPPROTO_TCP, TCP_KEEPIDLE), 5);
   ASSERT_TRUE(client.set_keep_alive({}));
   EXPECT_EQ(option(client, SOL_SOCKET, SO_KEEPALIVE), 0);
   EXPECT_EQ(client.set_linger(5s).error(), errno_code(EINVAL));

@@ -93,10 +93,13 @@ class Fd {
   // descriptor. Idempotent, doesn't park.
   void close() noexcept;
   // As close(); returns when the descriptor is closed and its port free. Parks, but is no cancel
-  // point. Where parking is forbidden it returns at once.
+  // point. Where parking is forbidden it returns at once. An OS thread waits for a second at most:
+  // the fibers that use the descriptor may belong to a scheduler that nobody runs.
   void close_wait() noexcept;
   // Ends every operation in flight with Errc::closed, waits until they have left, and hands the
-  // descriptor over in the mode it had when it was adopted. Parks, no cancel point.
+  // descriptor over in the mode it had when it was adopted. Parks, no cancel point. Off a fiber,
+  // and where parking is forbidden: EBUSY while anybody else uses the descriptor, and nothing has
+  // happened to it.
   Result<int> release() noexcept;
 
   // A weak name of the descriptor: it may outlive the Fd, and does nothing then.
@@ -148,7 +151,7 @@ class Fd {
 
  private:
   Fd(PollDesc* desc, std::uint32_t generation) noexcept : desc_(desc), generation_(generation) {}
-  bool begin_close() noexcept;
+  bool begin_close(bool only_if_unused = false) noexcept;
   PollDesc* desc_ = nullptr;
   std::uint32_t generation_ = 0;
 };
