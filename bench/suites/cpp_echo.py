@@ -45,10 +45,17 @@ def plan(context: Context) -> Plan:
             seconds=seconds + warm_up + 0.15,
         )
 
+    def own_buffers(load: Load) -> list[Subject]:
+        if context.quick:
+            return []
+        words = ("{port}", "own")
+        return [subject(load, "runloom, own buffers", "echo_runloom", *words, ours=True)]
+
     def all_servers(load: Load) -> list[Subject]:
         return [
             subject(load, "raw epoll", "echo_epoll", "-p", "{port}"),
             subject(load, "runloom", "echo_runloom", "{port}", ours=True),
+            *own_buffers(load),
             subject(load, "Boost.Asio", "echo_asio", "{port}"),
             subject(load, "Boost.Fiber", "echo_boost_fiber", "{port}"),
             subject(load, "Go", "echo_go", "{port}", GOMAXPROCS="1"),

@@ -5,15 +5,14 @@
 //
 // What a proxy has to get right falls out of the blocking style: a write that parks stops the
 // reads of the same direction, so a slow receiver slows its sender down and nothing piles up
-// here; and the end of one direction is passed on while the other one goes on (half-close).
-#include <array>
+// here; and the end of one direction is passed on while the other one goes on (half-close). With
+// net::copy() a connection on which nothing moves holds no buffer.
 #include <chrono>
-#include <cstddef>
 #include <cstdio>
-#include <span>
 #include <string>
 
 #include "example.hpp"
+#include "runloom/net/copy.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/sched/join_set.hpp"
 
@@ -21,12 +20,8 @@ using namespace runloom;
 
 // One direction, until it ends or fails.
 static Result<void> pump(net::TcpStream& from, net::TcpStream& to) {
-  std::array<std::byte, 16 * 1024> buffer;
-  for (;;) {
-    RUNLOOM_TRY(const std::size_t count, from.read_some(buffer));
-    if (count == 0) return to.shutdown_write();
-    if (auto sent = to.write_all(std::span(buffer).first(count)); !sent) return sent;
-  }
+  if (auto copied = net::copy(from, to); !copied) return Unexpected{copied.error()};
+  return to.shutdown_write();
 }
 
 static void serve(net::TcpStream client, const net::Address& target) {

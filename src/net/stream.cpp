@@ -8,12 +8,16 @@
 namespace runloom::net {
 
 Result<std::size_t> Stream::read_late(RecvBuffer& buffer, Deadline deadline) {
-  if (auto ready = wait_readable(deadline); !ready) return Unexpected{ready.error()};
-  const std::span<std::byte> memory = buffer.take();
-  if (memory.empty()) return fail_errno(ENOMEM);
-  auto count = read_some(memory, deadline);
-  buffer.give_back(count ? static_cast<std::ptrdiff_t>(*count) : -1);
-  return count;
+  for (;;) {
+    if (auto ready = wait_readable(deadline); !ready) return Unexpected{ready.error()};
+    const std::span<std::byte> memory = buffer.take();
+    if (memory.empty()) return fail_errno(ENOMEM);
+    // Without a wait, so that nobody else runs until the memory is given back. What was readable
+    // may be gone, or be the part of a message that can't be read yet.
+    auto count = read_some(memory, Deadline::now());
+    buffer.give_back(count ? static_cast<std::ptrdiff_t>(*count) : -1);
+    if (count || count.error() != Errc::timed_out || deadline.passed()) return count;
+  }
 }
 
 Result<void> Stream::writev_all(std::span<const iovec> buffers, Deadline deadline,
