@@ -71,7 +71,7 @@ class TcpStream final : public Stream {
   Result<void> shutdown(int how) { return fd_.shutdown(how); }
   // Gives the descriptor away, in the mode it had when it was taken over (blocking, if we made
   // it). Ends operations in flight with Errc::closed and waits until they have left: parks, is no
-  // cancel point.
+  // cancel point. EBUSY where it may not park, see Fd::release.
   Result<int> detach() noexcept { return fd_.release(); }
 
   // These don't park. Fail with closed, peer_address() also with ENOTCONN when the peer has reset.

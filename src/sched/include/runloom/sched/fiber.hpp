@@ -186,12 +186,16 @@ class [[nodiscard]] JoinHandle {
 
   // Why the spawn failed; zero when the fiber was started.
   std::error_code error() const noexcept { return error_; }
+  // False when the spawn failed, and once it was joined or detached.
   explicit operator bool() const noexcept { return fiber_ != nullptr; }
+  // A snapshot: whether the fiber has ended, so that join() would not wait.
   bool done() const noexcept { return fiber_ && detail::fiber_done(fiber_); }
 
   // Parks until the fiber ends (on an OS thread: blocks) and returns its value, once; a fiber
   // that returns Result<U> gives that Result. Rethrows the fiber's exception. Fails with the
-  // spawn's error, or with timed_out or cancelled of the caller; then it may be joined again.
+  // spawn's error, or with timed_out or cancelled of the caller; then it may be joined again; with
+  // closed when it was joined or detached before. An OS thread must not join before it runs the
+  // scheduler itself: the fiber would never begin.
   JoinResult join(Deadline deadline = {}) {
     if (!fiber_) return Unexpected{error_ ? error_ : make_error_code(Errc::closed)};
     struct Release {
@@ -211,10 +215,13 @@ class [[nodiscard]] JoinHandle {
       return std::move(static_cast<detail::ResultSlot<T>*>(detail::fiber_frame(fiber_))->get());
     }
   }
+  // As FiberHandle::cancel(). Doesn't wait for the end.
   void cancel() const noexcept {
     if (fiber_) detail::cancel_fiber(fiber_);
   }
+  // A weak name of the fiber; of none when there is none.
   FiberHandle handle() const noexcept { return fiber_ ? FiberHandle(fiber_) : FiberHandle(); }
+  // Gives the right to the result up; the fiber goes on.
   void detach() noexcept {
     if (fiber_) detail::release_fiber(std::exchange(fiber_, nullptr));
   }
@@ -236,7 +243,7 @@ auto spawn(F&& fn, const SpawnOptions& options = {})
   return fiber ? Handle(fiber) : Handle(error);
 }
 
-// As spawn, detached.
+// As spawn, detached. The Result says whether it was started.
 template <class F>
 Result<FiberHandle> go(F&& fn, const SpawnOptions& options = {}) {
   std::error_code error;
@@ -247,13 +254,14 @@ Result<FiberHandle> go(F&& fn, const SpawnOptions& options = {}) {
   return handle;
 }
 
-// Called with a fiber's name and exception when nobody joins it; default: one line on stderr.
+// Called with a fiber's name and exception when nobody joins it; default, and null: one line on
+// stderr. For the whole process; any thread.
 using UnhandledExceptionHandler = void (*)(std::string_view fiber, std::exception_ptr exception);
 void set_unhandled_exception_handler(UnhandledExceptionHandler handler) noexcept;
 
 namespace this_fiber {
 
-// True on a fiber.
+// True on a fiber. Off one the calls below give 0, a handle of no fiber, an empty name, null.
 bool exists() noexcept;
 FiberId id() noexcept;
 FiberHandle handle() noexcept;
