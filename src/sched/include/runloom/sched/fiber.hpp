@@ -194,8 +194,8 @@ class [[nodiscard]] JoinHandle {
   // Parks until the fiber ends (on an OS thread: blocks) and returns its value, once; a fiber
   // that returns Result<U> gives that Result. Rethrows the fiber's exception. Fails with the
   // spawn's error, or with timed_out or cancelled of the caller; then it may be joined again; with
-  // closed when it was joined or detached before. An OS thread must not join before it runs the
-  // scheduler itself: the fiber would never begin.
+  // closed when it was joined or detached before. An OS thread that is to run the scheduler itself
+  // must not join before that: the fiber would never begin.
   JoinResult join(Deadline deadline = {}) {
     if (!fiber_) return Unexpected{error_ ? error_ : make_error_code(Errc::closed)};
     struct Release {
