@@ -6,10 +6,13 @@ Most run in a process of their own, since a fault might end it.
 from __future__ import annotations
 
 import array
+import gc
 import os
 import socket
+import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +76,19 @@ def test_sizes_beyond_all_memory() -> None:
             for call in (sock.recv, partial(runloom_c.fd_read, file.fileno()), runloom_c.Chan):
                 with pytest.raises((MemoryError, OverflowError)):
                     call(size)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nonsense_as_arguments_of_everything(seed: int) -> None:
+    program = Path(__file__).with_name("arguments_fuzz.py")
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", program, str(seed), "5000"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done
 
 
 # ---------------------------------------------------------------- what a call counts
@@ -199,6 +215,44 @@ def test_what_the_innermost_main_raises_comes_out_of_each() -> None:
     assert passed == list(range(1, 21))
 
 
+def test_a_run_inside_the_collector_or_a_trace_function_is_refused() -> None:
+    def refused(place: str) -> None:
+        for call in (runloom_c.run, runloom_c.sched_reset, partial(runloom_c._run_main, int)):
+            try:
+                call()
+                texts.append("it ran")
+            except RuntimeError as error:
+                texts.append(str(error))
+        places.append(place)
+
+    class Circle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            refused("collector")
+
+    def trace(*_: Any) -> None:
+        if not traced:
+            traced.append(1)
+            refused("trace")
+
+    texts: list[str] = []
+    places: list[str] = []
+    traced: list[int] = []
+    bystander = go(sched_yield)
+    Circle()
+    gc.collect()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    (lambda: None)()
+    sys.settrace(before)
+    assert places == ["collector", "trace"]
+    assert all("a fiber can't wait inside" in text for text in texts), texts
+    assert runloom_c.run() == 1
+    assert bystander.error is None
+
+
 # ---------------------------------------------------------------- threads
 
 
@@ -212,6 +266,34 @@ def test_calls_on_the_blocking_pool_may_run_fibers_again_and_again() -> None:
         return [runloom_c.blocking(work) for _ in range(20)]
 
     assert run(main) == [7] * 20
+
+
+def test_fibers_are_listed_while_they_end_on_another_thread() -> None:
+    code = """
+        import gc, threading, time, runloom_c
+
+        class Circle:
+            def __init__(self): self.me = self
+            def __del__(self): time.sleep(0)  # the other thread runs
+
+        over = False
+        def thread():
+            def short(): runloom_c.sched_yield()
+            while not over:
+                for _ in range(50): runloom_c.go(short)
+                runloom_c.run()
+
+        other = threading.Thread(target=thread)
+        other.start()
+        gc.set_threshold(1)
+        for _ in range(200):
+            Circle()
+            for fiber in runloom_c.fibers(): assert fiber["refcount"] >= 0
+        over = True
+        other.join()
+        print("end")
+    """
+    assert output(code) == "end\n"
 
 
 # ---------------------------------------------------------------- the interpreter's end

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/config.hpp"
 #include "core/g.hpp"
@@ -56,14 +58,34 @@ bool put(PyObject* dict, const char* key, PyObject* value) {
   return keep && PyDict_SetItemString(dict, key, keep.get()) == 0;
 }
 
-PyObject* describe(const Home& home, const FiberInfo& info) {
-  auto* local = static_cast<FiberLocal*>(info.local);
-  G* g = local ? local->g : nullptr;
+// A fiber as it was when it was looked at.
+struct Seen {
+  std::uint64_t id;
+  unsigned long owner;
+  FiberInfo info;
+  Ref g;  // empty: a fiber of C++, or one that has ended but for its last references
+};
+
+std::vector<Seen> look_at_fibers() {
+  std::vector<Seen> seen;
+  for (Home* home = first_home(); home; home = home->next) {
+    for (FiberInfo& info : home->scheduler.fibers()) {
+      auto* local = static_cast<FiberLocal*>(info.local);
+      Ref g = Ref::share(local && local->g ? local->g->object() : nullptr);
+      seen.push_back({home->id_base + info.id, home->thread, std::move(info), std::move(g)});
+    }
+  }
+  return seen;
+}
+
+PyObject* describe(const Seen& seen) {
+  const FiberInfo& info = seen.info;
+  const auto* g = reinterpret_cast<const G*>(seen.g.get());
   const bool parked = std::string_view(info.state) == "parked";
   const double age = std::chrono::duration<double>(info.age).count();
   Ref dict = Ref::steal(PyDict_New());
   PyObject* d = dict.get();
-  if (!d || !put(d, "id", PyLong_FromUnsignedLongLong(home.id_base + info.id)) ||
+  if (!d || !put(d, "id", PyLong_FromUnsignedLongLong(seen.id)) ||
       !put(d, "name",
            PyUnicode_DecodeUTF8(info.name.data(), static_cast<Py_ssize_t>(info.name.size()),
                                 "replace")) ||
@@ -71,9 +93,9 @@ PyObject* describe(const Home& home, const FiberInfo& info) {
       !put(d, "blocked_on",
            parked ? PyUnicode_FromString(to_string(info.reason)) : Py_NewRef(Py_None)) ||
       !put(d, "age", PyFloat_FromDouble(age)) ||
-      !put(d, "refcount", PyLong_FromSsize_t(g ? Py_REFCNT(g->object()) : 0)) ||
+      !put(d, "refcount", PyLong_FromSsize_t(g ? Py_REFCNT(seen.g.get()) - 1 : 0)) ||
       !put(d, "noyield", PyBool_FromLong(g && g->noyield)) ||
-      !put(d, "owner", PyLong_FromUnsignedLong(home.thread)) ||
+      !put(d, "owner", PyLong_FromUnsignedLong(seen.owner)) ||
       !put(d, "stack_size", PyLong_FromSize_t(info.stack_size)))
     return nullptr;
   if (parked && waits_on_descriptor(info.reason)) {
@@ -85,12 +107,12 @@ PyObject* describe(const Home& home, const FiberInfo& info) {
 }
 
 PyObject* fibers(PyObject*, PyObject*) {
+  // In two steps: making objects may run the collector, and its finalisers other threads' fibers.
+  const std::vector<Seen> all = look_at_fibers();
   Ref list = Ref::steal(PyList_New(0));
-  for (Home* home = first_home(); list && home; home = home->next) {
-    for (const FiberInfo& info : home->scheduler.fibers()) {
-      const Ref entry = Ref::steal(describe(*home, info));
-      if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
-    }
+  for (const Seen& seen : all) {
+    const Ref entry = Ref::steal(list ? describe(seen) : nullptr);
+    if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
   }
   return list.release();
 }

@@ -48,6 +48,20 @@ void cancel_all_inside(Home& home, const G& but) {
 
 // ---------------------------------------------------------------- one drain
 
+// Whether the caller may run fibers: to be asked before anything is started or cancelled for it.
+// False with RuntimeError set.
+bool may_drain(const Home& home) {
+  const G* self = current_g();
+  if (!self && (home.running || this_fiber::exists())) {
+    PyErr_SetString(PyExc_RuntimeError, "run() is already running on this thread");
+    return false;
+  }
+  if (may_park(home) && !(self && self->noyield)) return true;
+  // Where no fiber can wait, those that would run could not either.
+  raise(make_error_code(Errc::park_forbidden));
+  return false;
+}
+
 struct Drain {
   std::uint64_t completed = 0;
   bool deadlock = false;
@@ -83,10 +97,6 @@ bool drain_nested(Home& home, G& self, Drain& drain) {
 }
 
 bool drain_here(Home& home, Drain& drain) {
-  if (home.running || this_fiber::exists()) {
-    PyErr_SetString(PyExc_RuntimeError, "run() is already running on this thread");
-    return false;
-  }
   const std::uint64_t before = home.scheduler.stats().completed;
   Result<std::uint64_t> ended = [&] {
     SignalWatch watch(home);
@@ -120,7 +130,7 @@ PyObject* drained(Home& home, const Drain& drain) {
 PyObject* run(PyObject*, PyObject*) {
   Home* own = home();
   Drain drain;
-  if (!own || !drain_home(*own, drain)) return nullptr;
+  if (!own || !may_drain(*own) || !drain_home(*own, drain)) return nullptr;
   return drained(*own, drain);
 }
 
@@ -159,7 +169,7 @@ PyObject* run_main(PyObject*, PyObject* fn) {
     return nullptr;
   }
   Home* own = home();
-  if (!own) return nullptr;
+  if (!own || !may_drain(*own)) return nullptr;
   const bool nested = current_g() != nullptr;
   G* main = spawn(*own, {.fn = fn});
   if (!main) return nullptr;
@@ -188,6 +198,7 @@ PyObject* sched_stop(PyObject*, PyObject*) {
 PyObject* sched_reset(PyObject*, PyObject*) {
   Home* own = tl_home;
   if (!own) return Py_BuildValue("(iii)", 0, 0, 0);
+  if (!may_drain(*own)) return nullptr;
   G* self = current_g();
   Py_ssize_t ready = 0, sleeping = 0, parked = 0;
   for_each_g(*own, [&](G& g, const FiberInfo& info) {
