@@ -56,6 +56,7 @@ PyMethodDef functions[] = {
     fast_method("blocking", &blocking_call,
                 "blocking($module, fn, /, *args, **kwargs)\n--\n\n"
                 "Call fn(*args, **kwargs) on another thread while this fiber waits.\n\n"
+                "A cancel takes back a call that has not begun, and waits for one that has.\n"
                 "Outside of fibers it is called right here."),
     {},
 };

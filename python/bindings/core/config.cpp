@@ -113,7 +113,8 @@ PyMethodDef functions[] = {
            "get_deadlock_mode($module, /)\n--\n\n0 off, 1 warn, 2 raise."),
     method("set_deadlock_mode", &set_deadlock_mode, METH_O,
            "set_deadlock_mode($module, mode, /)\n--\n\n"
-           "What run() does when all fibers are blocked: 0 nothing, 1 dump them to fd 2, 2 raise."),
+           "What run() does when all fibers are blocked: 0 nothing, 1 dump them to fd 2, 2 raise."
+           "\n\nThe default is 1, or what RUNLOOM_DEADLOCK says. With 0 and 1 run() returns."),
     {},
 };
 

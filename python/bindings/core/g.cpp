@@ -263,7 +263,8 @@ PyMethodDef g_methods[] = {
            "False when the fiber has ended. One that has not begun will not begin."),
     fast_method("join", &g_join,
                 "join($self, /, timeout=None)\n--\n\n"
-                "Wait for the end and return the fiber's result, or raise its exception."),
+                "Wait for the end and return the fiber's result, or raise its exception.\n\n"
+                "TimeoutError when so many seconds pass first; it may be joined again then."),
     fast_method("stack", &g_stack,
                 "stack($self, /, limit=None)\n--\n\n"
                 "Return (filename, lineno, name) of the fiber's Python frames, innermost first."),

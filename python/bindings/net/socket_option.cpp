@@ -149,7 +149,8 @@ PyObject* set_inheritable(PyObject* self, PyObject* value) {
 PyMethodDef socket_option_methods[] = {
     method("settimeout", &settimeout, METH_O,
            "settimeout($self, timeout, /)\n--\n\n"
-           "Bound each operation by so many seconds. None: wait for ever; 0: never wait."),
+           "Bound each operation by so many seconds, after which it raises TimeoutError.\n\n"
+           "None, the default: wait for ever; 0: never wait, BlockingIOError instead."),
     method("gettimeout", &gettimeout, METH_NOARGS,
            "gettimeout($self, /)\n--\n\nThe timeout in seconds; None: there is none."),
     method("setblocking", &setblocking, METH_O,

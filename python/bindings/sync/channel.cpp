@@ -190,7 +190,8 @@ PyMethodDef methods[] = {
     method("try_recv", &try_recv, METH_NOARGS,
            "try_recv($self, /)\n--\n\nAs recv(), or None where that would wait."),
     method("close", &close, METH_NOARGS,
-           "close($self, /)\n--\n\nWake all who wait: no value will be sent any more."),
+           "close($self, /)\n--\n\n"
+           "Wake all who wait: no value will be sent any more. ValueError when it is closed."),
     method("__class_getitem__", &Py_GenericAlias, METH_O | METH_CLASS,
            "Chan[T]: a channel of values of that type."),
     {},
@@ -207,7 +208,10 @@ PyMemberDef members[] = {weakref_member(), {}};
 PyType_Slot slots[] = {
     slot(Py_tp_doc, const_cast<char*>("Chan(capacity=0)\n--\n\n"
                                       "A channel of values between fibers; with capacity 0 a send "
-                                      "and a receive meet.")),
+                                      "and a receive meet.\n\n"
+                                      "Outside of fibers, what would have to wait raises "
+                                      "RuntimeError. A loop over a channel\n"
+                                      "receives until it is closed and drained.")),
     slot(Py_tp_new, &make),
     slot(Py_tp_dealloc, &dealloc),
     slot(Py_tp_traverse, &traverse),
