@@ -10,8 +10,8 @@ namespace runloom::net {
 
 struct CopyOptions {
   Deadline deadline{};  // of the whole call
-  std::chrono::nanoseconds idle{
-      0};  // the longest that nothing may move, read or write; 0: any time
+  // The longest that nothing may move, neither read nor written; 0: any time.
+  std::chrono::nanoseconds idle{0};
 };
 
 // Writes to `to` all that `from` brings, until its end; returns how many bytes. The end is not
