@@ -13,6 +13,17 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # every file of a program, so they are not tied to a target.
 add_compile_options(-fno-omit-frame-pointer)
 
+if(RUNLOOM_LTO)
+  # Builds and links a small library: a compiler may have the flag and no linker for it.
+  include(CheckIPOSupported)
+  check_ipo_supported(RESULT RUNLOOM_LTO_WORKS OUTPUT _ipo_output LANGUAGES C CXX)
+  if(RUNLOOM_LTO_WORKS)
+    set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ON)
+  else()
+    message(STATUS "No optimisation at link time: the compiler or its linker can't")
+  endif()
+endif()
+
 if(RUNLOOM_SANITIZE)
   add_compile_options(-fsanitize=${RUNLOOM_SANITIZE})
   add_link_options(-fsanitize=${RUNLOOM_SANITIZE})
