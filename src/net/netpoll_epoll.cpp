@@ -47,6 +47,7 @@ class EpollNetpoll final : public ReadinessPoll {
 
  private:
   Result<void> arm(PollDesc& desc) override;
+  Result<void> arm_guest(PollDesc& desc) override { return arm(desc); }
   void disarm(PollDesc& desc) noexcept override;
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd& entry) noexcept override;
@@ -95,6 +96,8 @@ Result<void> EpollNetpoll::arm(PollDesc& desc) {
   event.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET;
   event.data.u64 = event_word(desc);
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, desc.fd, &event) == 0) return {};
+  // It is, or its description was, a guest here.
+  if (errno == EEXIST && ::epoll_ctl(epoll_, EPOLL_CTL_MOD, desc.fd, &event) == 0) return {};
   return fail(last_errno());
 }
 

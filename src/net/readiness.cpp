@@ -55,9 +55,9 @@ void ReadinessPoll::renew() noexcept {
   reopen();
 }
 
-// A PollDesc stays where it is if fibers of this scheduler can be woken from there, or if somebody
-// waits on it there. Else it moves: nothing is lost, because a fresh registration reports what is
-// ready.
+// A PollDesc stays where it is if fibers of this scheduler can be woken from there. Else it moves:
+// nothing is lost, because a fresh registration reports what is ready. But not while somebody waits
+// on it there: then it is watched here as well, see is_guest().
 Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
   renew();
   PollHome* old;
@@ -98,6 +98,18 @@ Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
   return armed;
 }
 
+// The home belongs to another scheduler, which may stop running, or end, before the wait does. So
+// the waiter sees to it that its own one watches, too. Asked under the PollDesc's lock by one who
+// waits on it from then on: while somebody does, the home stays.
+bool ReadinessPoll::is_guest(const PollHome& home) const noexcept {
+  return &home != home_ && home.scheduler != home_->scheduler;
+}
+
+Result<void> ReadinessPoll::come_as_guest(PollDesc& desc) {
+  guests_ = true;
+  return arm_guest(desc);
+}
+
 // ---------------------------------------------------------------- waits
 
 Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint32_t seen,
@@ -117,6 +129,7 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
   }
   WaitNode node(detail::begin_wait(), kWakeEvent);
   direction.waiter = &node;
+  const bool guest = is_guest(*home);
   if (home->follows_waiters) {
     follower = home;
     follower->add_reference();
@@ -125,6 +138,14 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
   if (follower) {
     follower->announce(desc);
     follower->drop_reference();
+  }
+  if (guest) {
+    const auto armed = come_as_guest(desc);
+    if (!armed && detail::try_abandon(node.token)) {
+      std::lock_guard hold(desc.lock);
+      if (direction.waiter == &node) direction.waiter = nullptr;
+      return Unexpected{armed.error()};
+    }
   }
   const WakeCode code = detail::wait(
       node.token,
@@ -140,12 +161,14 @@ Result<void> ReadinessPoll::link(PollDesc& desc, WaitNode& node) {
   for (;;) {
     if (auto adopted = adopt(desc); !adopted) return adopted;
     PollHome* follower = nullptr;
+    bool guest;
     {
       std::lock_guard hold(desc.lock);
       if (desc.closed()) return fail(Errc::closed);
       PollHome* home = desc.home.load(std::memory_order_relaxed);
       if (!home) continue;  // the registration has just failed elsewhere
       desc.watchers.push_back(node);
+      guest = is_guest(*home);
       if (home->follows_waiters) {
         follower = home;
         follower->add_reference();
@@ -155,6 +178,8 @@ Result<void> ReadinessPoll::link(PollDesc& desc, WaitNode& node) {
       follower->announce(desc);
       follower->drop_reference();
     }
+    // Where the kernel refuses, the home has to do: the node may have been claimed already.
+    if (guest) (void)come_as_guest(desc);
     return {};
   }
 }

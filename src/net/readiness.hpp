@@ -39,7 +39,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   }
 
   bool wants_poll() const noexcept final {
-    return registered_.load(std::memory_order_relaxed) != 0 || !foreign_->empty();
+    return registered_.load(std::memory_order_relaxed) != 0 || guests_ || !foreign_->empty();
   }
   void after_fork() noexcept final {
     note_fork();
@@ -55,6 +55,13 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   // --- what a backend supplies ---
   // Watches `desc` for both directions until disarm(), and delivers each event at least once.
   virtual Result<void> arm(PollDesc& desc) = 0;
+  // Watches `desc` as arm() does, besides its home. Reports what is ready, also when it is watched
+  // already. It ends with the descriptor; until then an event in vain is possible. By default the
+  // home has to do: whoever waits there is stuck when the home's scheduler stops running.
+  virtual Result<void> arm_guest(PollDesc& desc) {
+    (void)desc;
+    return {};
+  }
   // Any thread.
   virtual void disarm(PollDesc& desc) noexcept = 0;
   // After a fork: gives up what is shared with the parent, without touching it, and builds anew.
@@ -80,12 +87,15 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   void give_way() noexcept final;
   void before_accept() noexcept final;
   Result<void> adopt_slow(PollDesc& desc);
+  bool is_guest(const PollHome& home) const noexcept;
+  Result<void> come_as_guest(PollDesc& desc);
   static bool known_drained(const PollDesc& desc, unsigned directions) noexcept;
 
   friend std::size_t end_waits(int fd, Errc error);
   ReadinessPoll* next_ = nullptr;  // all backends of the process
 
   std::atomic<std::size_t> registered_{0};
+  bool guests_ = false;           // there was one
   std::int64_t accept_turn_ = 0;  // the turn that accepted_ counts for
   int accepted_ = 0;
 };

@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "support/net_test.hpp"
 #include "support/race.hpp"
@@ -317,6 +319,44 @@ NET_TEST(ThreadRace, AThreadClosesUnderFibers) {
     threads.start([&] { pair.one.close_wait(); });
     EXPECT_EQ(reader.join().error(), Errc::closed);
     threads.join();
+  }
+}
+
+// A reader and a writer of two schedulers wait on one stream. Whichever scheduler it is registered
+// with ends first, and the other one's wait goes on.
+TEST(SchedulersRace, AWaitOutlivesTheOtherSchedulerT23) {
+  constexpr int kRounds = 20;
+  constexpr std::size_t kMuch = 4'000'000;
+  HangGuard guard;
+  for (int i = 0; i < kRounds; ++i) {
+    UnixPair pair;
+    const auto on_a_thread = [](auto work) {
+      return std::thread([work] {
+        Scheduler scheduler(fiber_test_options(1));
+        scheduler.run(work).value();
+      });
+    };
+    std::atomic<bool> reads{false};
+    // Its end is registered first, is waited on while the reader comes, and goes before it.
+    std::thread writer = on_a_thread([&] {
+      const std::vector<std::byte> much(kMuch);
+      EXPECT_TRUE(pair.one.send_all(much, {}));
+    });
+    std::thread reader = on_a_thread([&] {
+      reads = true;
+      std::byte byte;
+      EXPECT_EQ(pair.one.recv({&byte, 1}, 0, {}).value(), 1u);
+    });
+    on_a_thread([&] {
+      while (!reads)
+        this_fiber::yield();
+      std::vector<std::byte> some(65'536);
+      for (std::size_t left = kMuch; left > 0;)
+        left -= pair.two.recv({some.data(), std::min(left, some.size())}, 0, {}).value();
+    }).join();
+    writer.join();
+    on_a_thread([&] { EXPECT_TRUE(pair.two.send(bytes("x"), 0, {})); }).join();
+    reader.join();
   }
 }
 

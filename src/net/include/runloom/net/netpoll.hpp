@@ -22,7 +22,8 @@
 //
 // An operation runs on the Netpoll of the hub that calls it, whichever hub the PollDesc is
 // registered with. Registration is lazy: the first wait registers with the waiter's hub, its home;
-// a fiber of another hub parks there with itself as waiter.
+// a fiber of another hub parks there with itself as waiter, and if that hub belongs to another
+// scheduler, which may stop running, its own hub watches the descriptor besides.
 #pragma once
 
 #include <sys/socket.h>
