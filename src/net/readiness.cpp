@@ -70,6 +70,8 @@ Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
       const bool waited_on = desc.direction[kReadSide].waiter ||
                              desc.direction[kWriteSide].waiter || !desc.watchers.empty();
       if (waited_on || old->scheduler == home_->scheduler) return {};
+    } else {
+      desc.poll_index = 0;  // in the list of a backend that is gone
     }
     home_->add_reference();
     desc.home.store(home_, std::memory_order_release);
