@@ -348,3 +348,84 @@ def test_objects_that_use_fibers_when_a_thread_ends() -> None:
         print(runloom_c.fiber_count())
     """
     assert output(code).split()[-1] == "0"
+
+
+# ---------------------------------------------------------------- what a process runs out of
+
+
+def test_without_memory_there_are_exceptions() -> None:
+    code = """
+        import gc, resource, runloom_c
+
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        most = used + (200 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        runloom_c.set_deadlock_mode(0)
+
+        def often(count, call):
+            for _ in range(count):
+                try:
+                    call()
+                except (MemoryError, OSError, RuntimeError):
+                    pass
+
+        often(3_000, lambda: runloom_c.go(runloom_c.park_self))
+        runloom_c.run()
+        hoard = []
+        for size in (1 << 20, 1 << 10):
+            try:
+                while True:
+                    hoard.append(bytearray(size))
+            except MemoryError:
+                pass
+
+        def everything():
+            often(10, lambda: runloom_c.go(int))
+            often(10, runloom_c.fibers)
+            often(10, runloom_c.count_deadlocked)
+            often(3, lambda: runloom_c.warmup(1_000))
+            often(3, lambda: runloom_c.Chan(10**6))
+            often(3, lambda: runloom_c.select([("recv", runloom_c.Chan())] * 10_000, True))
+            often(3, lambda: runloom_c.Socket().connect(("localhost", 1)))
+            often(3, lambda: runloom_c.blocking(len, ""))
+
+        everything()
+        often(1, lambda: runloom_c.go(everything))
+        often(1, runloom_c.run)
+        hoard.clear()
+        gc.collect()
+        runloom_c.sched_reset()
+        print(runloom_c.fiber_count())
+    """
+    assert output(code) == "0\n"
+
+
+def test_signals_reach_a_child_that_a_thread_forked() -> None:
+    code = """
+        import os, signal, threading, warnings, runloom, runloom_c
+        warnings.simplefilter("ignore")
+
+        def handler(*_): raise InterruptedError
+
+        def child():
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                runloom.run(1, lambda: runloom_c.sched_sleep(20))
+            except InterruptedError:
+                os._exit(7)
+            os._exit(0)
+
+        def thread():
+            runloom_c.go(int)
+            runloom_c.run()
+            if (pid := os.fork()) == 0:
+                child()
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        other = threading.Thread(target=thread)
+        other.start()
+        other.join()
+    """
+    assert output(code) == "7\n"

@@ -14,7 +14,7 @@ import runloom_c
 from runloom_c import Chan, go
 
 
-def test_fibers_tell_what_they_wait_for() -> None:
+def test_P08_fibers_tell_what_they_wait_for() -> None:
     def main() -> None:
         chan: Chan[int] = Chan()
         reader, writer = os.pipe()

@@ -404,7 +404,7 @@ def test_signals_reach_parent_and_child_apart() -> None:
     assert output(program(code)) == "child True\nparent True\n"
 
 
-def test_a_fork_while_other_threads_run_fibers() -> None:
+def test_K02_a_fork_while_other_threads_run_fibers() -> None:
     code = """
         stop = threading.Event()
         def work():

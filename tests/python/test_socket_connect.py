@@ -89,7 +89,7 @@ def test_T32_a_refusal_is_told_once_with_the_address() -> None:
     in_and_out_of_fibers(main)
 
 
-def test_a_cancel_ends_connect_and_nothing_is_left() -> None:
+def test_T34_a_cancel_ends_connect_and_nothing_is_left() -> None:
     def main() -> None:
         with silent() as address:
             before = len(os.listdir("/proc/self/fd"))
@@ -101,6 +101,35 @@ def test_a_cancel_ends_connect_and_nothing_is_left() -> None:
             assert len(os.listdir("/proc/self/fd")) == before
 
     run(lambda: tcp_listen("127.0.0.1", 0).close())
+    run(main)
+
+
+def test_T34_whatever_step_of_a_connect_it_ends_in_no_descriptor_is_left() -> None:
+    """By name, so that there are all steps: the resolution on another thread, then the connect."""
+
+    def connect(port: int) -> None:
+        with tcp_connect("localhost", port):
+            pass
+
+    def main() -> None:
+        with tcp_listen("localhost", 0) as server:
+            port = server.getsockname()[1]
+            connect(port)
+            server.accept()[0].close()
+            before = sorted(os.listdir("/proc/self/fd"))
+            ends = set()
+            for i in range(300):
+                fiber = go(failure, connect, port)
+                for _ in range(i % 30 + 1):  # not before it has begun
+                    runloom_c.sched_yield()
+                fiber.cancel()
+                ends.add(type(join(fiber)[0]).__name__)
+            assert "Cancelled" in ends
+            server.settimeout(0)
+            while not isinstance(failure(lambda: server.accept()[0].close()), BlockingIOError):
+                pass
+            assert sorted(os.listdir("/proc/self/fd")) == before
+
     run(main)
 
 
@@ -212,7 +241,7 @@ def test_listen_refuses_a_taken_port_and_names_it() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
-def test_reuse_port_and_backlog() -> None:
+def test_T50_reuse_port_and_backlog() -> None:
     with tcp_listen("127.0.0.1", 0, reuse_port=True, backlog=7) as first:
         with tcp_listen(*first.getsockname(), reuse_port=True) as second:
             assert second.getsockname() == first.getsockname()
@@ -256,7 +285,7 @@ def test_wrong_arguments(function: Any) -> None:
         function("a\0b", 80)
 
 
-def test_accept_out_of_descriptors() -> None:
+def test_T01_accept_out_of_descriptors() -> None:
     """The error is the caller's, the connection stays in the queue, and the listener lives."""
 
     def main() -> None:
@@ -283,6 +312,27 @@ def test_accept_out_of_descriptors() -> None:
                 assert client.recv(4) == b"late"
 
     in_and_out_of_fibers(main)
+
+
+def test_T48_one_of_many_acceptors_wakes_for_a_connection() -> None:
+    def main() -> None:
+        with listener() as server:
+            served: list[int] = []
+
+            def accept(name: int) -> None:
+                server.accept()[0].close()
+                served.append(name)
+
+            fibers = []
+            for name in range(8):
+                fibers.append(go(accept, name))
+                runloom_c.sched_yield()
+            for i in range(8):
+                socket.create_connection(server.getsockname()).close()
+                join(fibers[i])
+                assert served == list(range(i + 1))  # who came first, and nobody else
+
+    run(main)
 
 
 # ---- the type ----

@@ -63,6 +63,7 @@ PyObject* reset_after_fork(PyObject*, PyObject*) {
     rl_pyhub_after_fork(home->pyhub);
     home->shared_waits = 0;
   }
+  if (tl_home) tl_home->on_main_thread = true;
   forget_signal_pipe();
   if (forking) {
     for (const Ref& each : *forking) {

@@ -8,6 +8,7 @@
 #include "core/gil.hpp"
 #include "core/signals.hpp"
 #include "runloom/net/netpoll.hpp"
+#include "support/errors.hpp"
 #include "support/ref.hpp"
 
 namespace runloom::python {
@@ -166,7 +167,11 @@ Home* make_home() {
   if (PyErr_Occurred()) return nullptr;
   RlPyHub* pyhub = rl_pyhub_new();
   if (!pyhub) return nullptr;
-  auto home = std::make_unique<Home>(next_base, main);
+  auto home = or_no_memory([main] { return std::make_unique<Home>(next_base, main); });
+  if (!home) {
+    rl_pyhub_free(pyhub);
+    return nullptr;
+  }
   home->pyhub = pyhub;
   home->main_state = rl_pyhub_main(pyhub);
   if (!watch_thread_end(*home)) {

@@ -14,6 +14,7 @@
 #include "core/g.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/args.hpp"
+#include "support/errors.hpp"
 #include "support/ref.hpp"
 #include "support/types.hpp"
 
@@ -107,14 +108,16 @@ PyObject* describe(const Seen& seen) {
 }
 
 PyObject* fibers(PyObject*, PyObject*) {
-  // In two steps: making objects may run the collector, and its finalisers other threads' fibers.
-  const std::vector<Seen> all = look_at_fibers();
-  Ref list = Ref::steal(PyList_New(0));
-  for (const Seen& seen : all) {
-    const Ref entry = Ref::steal(list ? describe(seen) : nullptr);
-    if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
-  }
-  return list.release();
+  return or_no_memory([]() -> PyObject* {
+    // In two steps: making objects may run the collector, and its finalisers other threads' fibers.
+    const std::vector<Seen> all = look_at_fibers();
+    Ref list = Ref::steal(PyList_New(0));
+    for (const Seen& seen : all) {
+      const Ref entry = Ref::steal(list ? describe(seen) : nullptr);
+      if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
+    }
+    return list.release();
+  });
 }
 
 PyObject* fiber_count(PyObject*, PyObject*) {
@@ -139,9 +142,13 @@ PyObject* fiber_stack(PyObject*, PyObject* value) {
   if (!number) return nullptr;
   const unsigned long long id = PyLong_AsUnsignedLongLong(number.get());
   if (PyErr_Occurred()) return nullptr;
-  G* g = find_g(id);
-  if (!g) return PyErr_Format(PyExc_LookupError, "no fiber %R lives", number.get());
-  const Ref keep = Ref::share(g->object());
+  const Ref keep = or_no_memory([id] {
+    G* found = find_g(id);
+    return Ref::share(found ? found->object() : nullptr);
+  });
+  if (PyErr_Occurred()) return nullptr;
+  if (!keep) return PyErr_Format(PyExc_LookupError, "no fiber %R lives", number.get());
+  auto* g = reinterpret_cast<G*>(keep.get());
   const Ref fn = Ref::share(g->fn ? g->fn : Py_None);
   const Ref name = Ref::steal(PyObject_Repr(fn.get()));
   if (!name) return nullptr;

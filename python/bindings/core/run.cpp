@@ -201,12 +201,16 @@ PyObject* sched_reset(PyObject*, PyObject*) {
   if (!may_drain(*own)) return nullptr;
   G* self = current_g();
   Py_ssize_t ready = 0, sleeping = 0, parked = 0;
-  for_each_g(*own, [&](G& g, const FiberInfo& info) {
-    if (&g == self || g.nested_run) return;
-    const bool waits = std::string_view(info.state) == "parked";
-    ++(!waits ? ready : info.reason == WaitReason::sleep ? sleeping : parked);
-    cancel_g(g);
+  const bool cancelled = or_no_memory([&] {
+    for_each_g(*own, [&](G& g, const FiberInfo& info) {
+      if (&g == self || g.nested_run) return;
+      const bool waits = std::string_view(info.state) == "parked";
+      ++(!waits ? ready : info.reason == WaitReason::sleep ? sleeping : parked);
+      cancel_g(g);
+    });
+    return true;
   });
+  if (!cancelled) return nullptr;
   Drain drain;
   if (ready + sleeping + parked > 0 && !drain_home(*own, drain)) return nullptr;
   return Py_BuildValue("(nnn)", ready, sleeping, parked);
@@ -231,11 +235,13 @@ bool deadlocks(const FiberInfo& info) noexcept {
 }
 
 PyObject* count_deadlocked(PyObject*, PyObject*) {
-  Py_ssize_t count = 0;
-  if (tl_home)
-    for (const FiberInfo& info : tl_home->scheduler.fibers())
-      count += deadlocks(info);
-  return PyLong_FromSsize_t(count);
+  return or_no_memory([] {
+    Py_ssize_t count = 0;
+    if (tl_home)
+      for (const FiberInfo& info : tl_home->scheduler.fibers())
+        count += deadlocks(info);
+    return PyLong_FromSsize_t(count);
+  });
 }
 
 PyMethodDef functions[] = {

@@ -207,7 +207,7 @@ bool to_address(int family, PyObject* object, const char* function, SocketAddres
   switch (family) {
     case AF_INET:
     case AF_INET6:
-      return to_ip(family, object, function, result);
+      return or_no_memory([&] { return to_ip(family, object, function, result); });
     case AF_UNIX:
       return to_unix(object, function, result);
     default:
@@ -248,7 +248,9 @@ std::string to_text(const SocketAddress& address) {
   return known ? known->to_string() : std::string("?");
 }
 
-PyObject* raise_at(std::error_code error, const SocketAddress& address) {
+namespace {
+
+PyObject* raise_with_address(std::error_code error, const SocketAddress& address) {
   const std::string where = to_text(address);
   if (error == make_error_code(Errc::timed_out))
     return PyErr_Format(PyExc_TimeoutError, "timed out: %s", where.c_str());
@@ -260,6 +262,12 @@ PyObject* raise_at(std::error_code error, const SocketAddress& address) {
   const Ref value = Ref::steal(PyObject_CallFunction(PyExc_OSError, "is", code, text.c_str()));
   if (value) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
   return nullptr;
+}
+
+}  // namespace
+
+PyObject* raise_at(std::error_code error, const SocketAddress& address) {
+  return or_no_memory([&] { return raise_with_address(error, address); });
 }
 
 bool resolve(PyObject* host, int port, int family, int type, bool passive,

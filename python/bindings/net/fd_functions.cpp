@@ -269,15 +269,18 @@ PyObject* resolve_host(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
     return nullptr;
   }
   const int passive = PyObject_IsTrue(value[4]);
-  std::vector<SocketAddress> found;
-  if (passive < 0 || !resolve(value[0], port, family, type, passive != 0, found)) return nullptr;
-  Ref list = Ref::steal(PyList_New(0));
-  for (const SocketAddress& address : found) {
-    if (!list) return nullptr;
-    const Ref entry = Ref::steal(Py_BuildValue("(iN)", address.family(), from_address(address)));
-    if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
-  }
-  return list.release();
+  if (passive < 0) return nullptr;
+  return or_no_memory([&]() -> PyObject* {
+    std::vector<SocketAddress> found;
+    if (!resolve(value[0], port, family, type, passive != 0, found)) return nullptr;
+    Ref list = Ref::steal(PyList_New(0));
+    for (const SocketAddress& address : found) {
+      if (!list) return nullptr;
+      const Ref entry = Ref::steal(Py_BuildValue("(iN)", address.family(), from_address(address)));
+      if (!entry || PyList_Append(list.get(), entry.get()) < 0) return nullptr;
+    }
+    return list.release();
+  });
 }
 
 PyObject* netpoll_backend(PyObject*, PyObject*) {

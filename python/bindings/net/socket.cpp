@@ -221,9 +221,12 @@ PyObject* call_helper(const char* name, PyObject* self, PyObject* const* args, P
   const Ref helper = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
   if (!helper) return nullptr;
   const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  std::vector<PyObject*> all{self};
-  all.insert(all.end(), args, args + count + keywords);
-  return PyObject_Vectorcall(helper.get(), all.data(), static_cast<std::size_t>(count) + 1, names);
+  return or_no_memory([&] {
+    std::vector<PyObject*> all{self};
+    all.insert(all.end(), args, args + count + keywords);
+    return PyObject_Vectorcall(helper.get(), all.data(), static_cast<std::size_t>(count) + 1,
+                               names);
+  });
 }
 
 PyObject* makefile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {

@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <new>
 #include <system_error>
 
 namespace runloom::python {
@@ -19,6 +20,18 @@ extern PyObject* cancelled_error;
 //   an errno        -> the OSError of that number
 // and RuntimeError, ValueError or MemoryError for what is left.
 PyObject* raise(std::error_code error);
+
+// fn(), or null (false) with MemoryError set when C++ ran out of memory in it: no C++ exception may
+// leave a function that CPython calls.
+template <class Fn>
+auto or_no_memory(Fn&& fn) -> decltype(fn()) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return {};
+  }
+}
 
 // The exception being raised, taken out of the thread state; null: none. With its traceback set.
 PyObject* take_raised() noexcept;
