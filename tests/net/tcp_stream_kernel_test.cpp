@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runloom/sched/cancel.hpp"
 #include "support/net_test.hpp"
 
 namespace runloom::test {
@@ -114,6 +115,31 @@ NET_TEST(TcpStream, ConnectTimesOutT30) {
   BlackHole hole;
   EXPECT_EQ(TcpStream::connect(hole.listening.address, {}, Deadline::after(50ms)).error(),
             Errc::timed_out);
+}
+
+// Whatever step a connect has come to when it is cancelled, or its fiber's scope ends, it leaves no
+// descriptor: the teardown counts them.
+NET_TEST(TcpStream, ConnectCancelledInEveryStepT34) {
+  BlackHole hole;
+  Listening good;
+  for (int step = 0; step < 200; ++step) {
+    const bool answers = step % 2 == 0;
+    auto connecting = spawn([&] {
+      CancelScope scope(step % 3 == 0 ? Deadline::after(1us) : Deadline::never());
+      return TcpStream::connect(answers ? good.address : hole.listening.address);
+    });
+    for (int yields = step % 5; yields > 0; --yields)
+      this_fiber::yield();
+    connecting.cancel();
+    const auto connected = connecting.join();
+    if (connected) {
+      EXPECT_TRUE(answers);
+      EXPECT_TRUE(good.listener.accept());
+    } else {
+      const auto error = connected.error();
+      EXPECT_TRUE(error == Errc::cancelled || error == Errc::timed_out) << error.message();
+    }
+  }
 }
 
 // The watch of a connect that was given up is gone before its number is used again.
