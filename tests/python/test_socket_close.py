@@ -244,6 +244,28 @@ def test_detach_hands_out_a_blocking_descriptor_and_ends_the_readers() -> None:
     run(main)
 
 
+def test_detach_outside_of_fibers_leaves_a_socket_that_is_waited_on() -> None:
+    """Nobody runs the fiber that waits, so waiting for it to leave would be for ever."""
+    mine, peer = socket.socketpair()
+    with peer, Socket(fileno=mine.detach()) as ours:
+        file = ours.makefile("rb")
+        reader = go(ours.recv, 1)
+        go(runloom_c.sched_stop)
+        runloom_c.run()
+        for _ in range(2):
+            with pytest.raises(OSError) as caught:
+                ours.detach()
+            assert caught.value.errno == errno.EBUSY
+        file.close()
+        peer.send(b"x")
+        runloom_c.run()
+        assert join(reader) == [b"x"]
+        with socket.socket(fileno=ours.detach()) as plain:
+            assert plain.getblocking()
+            plain.send(b"hi")
+            assert peer.recv(2) == b"hi"
+
+
 def test_a_detached_descriptor_can_be_taken_over_again() -> None:
     def main() -> None:
         with pair() as (ours, peer):

@@ -159,10 +159,11 @@ PyObject* decref_socketios(PyObject* self, PyObject*) {
 PyObject* detach(PyObject* self, PyObject*) {
   Socket& socket = as_socket(self);
   if (!socket.fd) return PyLong_FromLong(-1);
-  socket.close_pending = true;
   ParkGuard guard;
   const auto number = socket.fd.release();
-  return number ? PyLong_FromLong(*number) : raise(number.error());
+  if (!number) return raise(number.error());
+  socket.close_pending = true;
+  return PyLong_FromLong(*number);
 }
 
 void finalize(PyObject* self) {
@@ -313,7 +314,8 @@ PyMethodDef lifetime_methods[] = {
            "Close. Whoever waits on the socket gets OSError(EBADF). Idempotent."),
     method("detach", &detach, METH_NOARGS,
            "detach($self, /)\n--\n\n"
-           "Give the descriptor away, in blocking mode; the socket is closed for everyone else."),
+           "Give the descriptor away, in blocking mode; the socket is closed for everyone else.\n\n"
+           "Outside of fibers OSError(EBUSY) while somebody waits on it."),
     method("dup", &dup, METH_NOARGS, "dup($self, /)\n--\n\nA second socket for the connection."),
     method("fileno", &fileno, METH_NOARGS,
            "fileno($self, /)\n--\n\nThe descriptor's number; -1 once closed."),
