@@ -71,7 +71,7 @@ TEST(StackPool, OnlyLargeStacksHaveRoomAboveThem) {
       EXPECT_EQ(slot->high(), slot->low() + size);
       EXPECT_EQ(slot->end(), slot->high() + room);
       EXPECT_LT(slot->top(), slot->high() + (room == 0));
-      EXPECT_GE(slot->top(), slot->high() - 3072);
+      EXPECT_GE(slot->top(), slot->high() - 2048);
       EXPECT_EQ(slot_of_stack(slot->end() - 1), slot);
       cls.give(slot, slot, 1);
     }
