@@ -27,6 +27,20 @@ ThreadWaitHooks thread_hooks;
 SpinLock pool_lock{LockRank::pool};
 ThreadWaiter* free_waiters = nullptr;
 
+struct MadeWaiter {
+  ThreadWaiter waiter;
+  MadeWaiter* next;
+};
+MadeWaiter* made_waiters = nullptr;  // all there are, for leak checkers; guarded by pool_lock
+
+ThreadWaiter* make_waiter() {
+  auto* made = new MadeWaiter;
+  std::lock_guard hold(pool_lock);
+  made->next = made_waiters;
+  made_waiters = made;
+  return &made->waiter;
+}
+
 // Outside of its owner: thread-local objects that are destroyed after the owner may still wait, and
 // must not share what another thread has by then. They get a waiter that is not given back.
 constinit thread_local ThreadWaiter* tl_waiter = nullptr;
@@ -166,7 +180,7 @@ ThreadWaiter& thread_waiter() noexcept {
       tl_waiter = free_waiters;
       if (free_waiters) free_waiters = free_waiters->next_free;
     }
-    if (!tl_waiter) tl_waiter = new ThreadWaiter;
+    if (!tl_waiter) tl_waiter = make_waiter();
     thread_local const ThreadWaiterOwner owner;
     (void)owner;
   }
