@@ -143,6 +143,7 @@ Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reaso
     const std::uint32_t seen = direction.seq.load(std::memory_order_acquire);
     if (direction.drained.load(std::memory_order_relaxed) != seen || !may_wait ||
         ended != detail::kWakePending) {
+      if (side == kReadSide) detail::prefetch_ready();
       const ssize_t moved = call();
       if (moved >= 0) {
         const auto count = static_cast<std::size_t>(moved);

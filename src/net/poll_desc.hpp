@@ -103,6 +103,10 @@ struct alignas(64) PollDesc {
   detail::SpinLock lock{detail::LockRank::descriptor};
   Direction direction[2];
   std::atomic<PollHome*> home{nullptr};  // where it is registered; changes under lock
+  // Where the last reader that waited lies in memory, to fetch it early. No more than addresses:
+  // what was there may be gone.
+  std::atomic<const void*> reader{nullptr};
+  std::atomic<const void*> reader_node{nullptr};
 
   // --- rarely used ---
   detail::WaitList watchers;       // each with a Watch; guarded by lock, as are the next ones

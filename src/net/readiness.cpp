@@ -131,6 +131,10 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
   }
   WaitNode node(detail::begin_wait(), kWakeEvent);
   direction.waiter = &node;
+  if (side == kReadSide && desc.reader_node.load(std::memory_order_relaxed) != &node) {
+    desc.reader.store(node.token.waiter, std::memory_order_relaxed);
+    desc.reader_node.store(&node, std::memory_order_relaxed);
+  }
   const bool guest = is_guest(*home);
   if (home->follows_waiters) {
     follower = home;

@@ -103,6 +103,9 @@ class Context {
 #endif
   }
 
+  // Where the suspended stack ends; its callers' frames lie above.
+  const void* stack_pointer() const noexcept { return handle_; }
+
   // The context of the calling thread's own stack, to be switched from.
   void adopt_thread() noexcept {
 #ifdef RUNLOOM_ASAN

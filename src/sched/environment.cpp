@@ -57,9 +57,12 @@ void choose(const char* name, const Choice<Value> (&choices)[N], const char* wan
 }  // namespace
 
 Options Options::from_environment() {
+  return from_environment(Options{});
+}
+
+Options Options::from_environment(Options options) {
   constexpr std::uint64_t kMinute = 60'000'000;  // microseconds: a longer spin is a mistake
   constexpr std::uint64_t kDay = 86'400'000;     // milliseconds
-  Options options;
   if (auto hubs = number("RUNLOOM_HUBS", 1, 256, "a number from 1 to 256"))
     options.hubs = static_cast<int>(*hubs);
   if (auto bytes = number("RUNLOOM_STACK_SIZE", 16 * 1024, std::uint64_t{1} << 30,

@@ -199,11 +199,27 @@ void HubImpl::turn() {
     timers.expire(now);
     timers_armed.store(timers.size(), std::memory_order_relaxed);
   }
-  // With nothing ready, idle() polls and may block: one system call instead of two.
-  if ((!ready.empty() || fresh.size() != 0) && driver_->wants_poll()) {
+  if (polls_now()) {
     polls.add(1);
     driver_->poll(0);
   }
+}
+
+// Whether this turn looks for events before it runs what is ready. With nothing ready, idle() polls
+// and may block, and what it found need not be looked for again: one system call instead of two.
+bool HubImpl::polls_now() noexcept {
+  if (std::exchange(just_polled_, false)) return false;
+  if ((ready.empty() && fresh.size() == 0) || !driver_->wants_poll()) return false;
+  // Behind many that are ready an event waits as well in the kernel, where it doesn't push out of
+  // the cache what its fiber needs. For a few turns, since those may go on for ever.
+  constexpr int kMostSkipped = 2;
+  const auto backlog = static_cast<int>(std::min<std::uint32_t>(ready.size(), 1u << 20));
+  if (backlog > 2 * turn_budget && polls_skipped_ < kMostSkipped) {
+    ++polls_skipped_;
+    return false;
+  }
+  polls_skipped_ = 0;
+  return true;
 }
 
 void HubImpl::loop() {
@@ -271,6 +287,7 @@ bool HubImpl::spin() {
     if (!hit && !timers.empty() && timers.next_ns() <= read_clock()) hit = true;
   } while (!hit && read_clock() < end);
   if (hooks.after_block) hooks.after_block(hooks.context);
+  just_polled_ = hit;
   spin_ns = hit ? std::min(most, spin_ns * 2) : spin_ns / 2;
   return hit;
 }
@@ -300,6 +317,7 @@ bool HubImpl::idle() {
   polls.add(1);
   sleeps.add(1);
   driver_->poll(timeout);
+  just_polled_ = true;
   sleeping.store(false, std::memory_order_relaxed);
   impl.leave_idle();
   if (impl.watchdog) impl.watchdog->wake();

@@ -188,7 +188,10 @@ struct HubImpl final : Hub {
   Fiber* next_of_both() noexcept;
   std::int64_t idle_timeout() noexcept;
   void housekeeping() noexcept;
+  bool polls_now() noexcept;
   std::uint64_t stamp_ = 0;
+  bool just_polled_ = false;
+  int polls_skipped_ = 0;
 };
 
 // constinit spares each access a call of the initialiser's guard.

@@ -517,3 +517,12 @@ def test_P12_runs_do_not_grow_the_process() -> None:
         cycle()
     assert resident() - before < 2 << 20
     assert sys.getrefcount(cycle) < 10
+
+
+@pytest.mark.parametrize("value", ["lots", "17", ""])
+def test_a_stack_size_that_cannot_be_read_leaves_the_default(value: str) -> None:
+    code = "import runloom_c; print(runloom_c.get_stack_size())"
+    unset = script(code)
+    done = script(code, environment={"RUNLOOM_STACK_SIZE": value})
+    assert done.stdout == unset.stdout, done
+    assert ("RUNLOOM_STACK_SIZE" in done.stderr) == bool(value)

@@ -1,7 +1,6 @@
 #include "core/config.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "core/home.hpp"
 #include "support/args.hpp"
@@ -25,10 +24,9 @@ constexpr Py_ssize_t kLeastStack = Py_ssize_t{16} << 10;
 constexpr Py_ssize_t kMostDefaultStack = Py_ssize_t{8} << 20;
 
 Config make_config() {
-  Config config{.options = Options::from_environment()};
+  Config config{.options = Options::from_environment({.stack_size = kDefaultStack})};
   config.options.hubs = 1;
   config.max_fibers = config.options.max_fibers;
-  if (!std::getenv("RUNLOOM_STACK_SIZE")) config.options.stack_size = kDefaultStack;
   return config;
 }
 

@@ -107,6 +107,10 @@ WaitToken begin_wait() noexcept;
 // that was already claimed returns at once, whatever the deadline.
 WakeCode wait(const WaitToken& token, const WaitOptions& options);
 
+// Fetches into the cache what the fibers that are to run next on this hub will touch. For whoever
+// is about to spend a microsecond in the kernel.
+void prefetch_ready() noexcept;
+
 // Closes a wait that turned out to be unneeded. False: somebody claimed it; call wait() to learn
 // the code and to consume the wake.
 bool try_abandon(const WaitToken& token) noexcept;

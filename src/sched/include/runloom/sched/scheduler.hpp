@@ -47,6 +47,7 @@ struct Options {
   // RUNLOOM_SPIN_US, RUNLOOM_STALL_MS, RUNLOOM_DEADLOCK (off|warn|raise), RUNLOOM_GUARD
   // (auto|madvise|mprotect). A value that can't be read is reported on stderr and ignored.
   static Options from_environment();
+  static Options from_environment(Options defaults);
 };
 
 // What the registry tells of one fiber.
