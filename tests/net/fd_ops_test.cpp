@@ -115,7 +115,7 @@ NET_TEST(FdOps, WriteAllHasADeadline) {
     open(ends);
     std::size_t written = 0;
     const std::string data(8 << 20, 'x');
-    EXPECT_EQ(net::fd_write_all(ends.in, bytes(data), Deadline::after(10ms), &written).error(),
+    EXPECT_EQ(net::fd_write_all(ends.in, bytes(data), Deadline::after(200ms), &written).error(),
               Errc::timed_out);
     EXPECT_GT(written, 0u);
     EXPECT_LT(written, data.size());

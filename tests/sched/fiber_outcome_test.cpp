@@ -106,7 +106,9 @@ FIBER_TEST(FiberOutcome, DestructorIsACancelPoint) {
   };
   Channel<int> never;
   std::atomic<bool> cancelled{false};
-  auto handle = spawn([&] { return WaitsForEver(never, cancelled); });
+  // On this hub, so that it has not ended when the handle goes.
+  auto handle = spawn([&] { return WaitsForEver(never, cancelled); },
+                      {.hub = Hub::current()->index()});
   const FiberHandle fiber = handle.handle();
   handle.detach();
   until_parked(fiber, WaitReason::channel_recv);
