@@ -107,8 +107,8 @@ FIBER_TEST(FiberOutcome, DestructorIsACancelPoint) {
   Channel<int> never;
   std::atomic<bool> cancelled{false};
   // On this hub, so that it has not ended when the handle goes.
-  auto handle = spawn([&] { return WaitsForEver(never, cancelled); },
-                      {.hub = Hub::current()->index()});
+  auto handle =
+      spawn([&] { return WaitsForEver(never, cancelled); }, {.hub = Hub::current()->index()});
   const FiberHandle fiber = handle.handle();
   handle.detach();
   until_parked(fiber, WaitReason::channel_recv);
