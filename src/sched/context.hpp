@@ -104,7 +104,9 @@ class Context {
   }
 
   // Where the suspended stack ends; its callers' frames lie above.
-  const void* stack_pointer() const noexcept { return handle_; }
+  const void* stack_pointer() const noexcept {
+    return handle_;
+  }
 
   // The context of the calling thread's own stack, to be switched from.
   void adopt_thread() noexcept {
