@@ -58,13 +58,27 @@ void ForeignFds::event(int fd, std::uint32_t id, unsigned ready) noexcept {
     drop(it);
     return;
   }
-  if (!is_ours(fd) && kernel_.arm_foreign(entry)) {
-    entry.armed = entry.wanted();
-    return;
+  if (!rearm(entry)) drop(it);
+}
+
+void ForeignFds::rearm_all() noexcept {
+  std::lock_guard hold(mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const auto entry = it++;
+    entry->second.registered = false;
+    if (!rearm(entry->second)) drop(entry);
   }
-  // It can't be watched any longer (closed meanwhile): let the waiters find out themselves.
+}
+
+// False: it can't be watched any longer (closed meanwhile), and the waiters were woken to find out
+// themselves.
+bool ForeignFds::rearm(ForeignFd& entry) noexcept {
+  if (!is_ours(entry.fd) && kernel_.arm_foreign(entry)) {
+    entry.armed = entry.wanted();
+    return true;
+  }
   claim_watchers(entry.waiters, kRead | kWrite, schedule);
-  drop(it);
+  return false;
 }
 
 void ForeignFds::claim(int fd, detail::WakeCode code, std::vector<detail::Waiter*>& claimed) {

@@ -46,6 +46,8 @@ class ForeignFds {
   void settle(int fd, detail::WaitNode& node) noexcept;
   // An event. Dropped when the entry is another one by now.
   void event(int fd, std::uint32_t id, unsigned ready) noexcept;
+  // The kernel has forgotten all of them: they are armed anew.
+  void rearm_all() noexcept;
   // Calls fn(entry) for each that is armed.
   template <class Fn>
   void for_each_armed(Fn&& fn) {
@@ -62,6 +64,7 @@ class ForeignFds {
  private:
   using Entries = std::unordered_map<int, ForeignFd>;
   void drop(Entries::iterator entry) noexcept;
+  bool rearm(ForeignFd& entry) noexcept;
 
   ForeignKernel& kernel_;
   std::mutex mutex_;  // guards what follows

@@ -13,10 +13,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
+#include <cstdio>
+#include <utility>
 
 #include "readiness.hpp"
-#include "runloom/sched/check.hpp"
 
 namespace runloom::net {
 namespace {
@@ -52,23 +54,30 @@ class EpollNetpoll final : public ReadinessPoll {
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd& entry) noexcept override;
   void reopen() noexcept override;
+  bool revive() noexcept override;
   void close_all() noexcept;
+  void lost() noexcept;
   int wait(std::int64_t timeout_ns) noexcept;
   void deliver(int count) noexcept;
   void deliver(const epoll_event& event) noexcept;
 
-  int epoll_ = -1;
-  int wake_ = -1;
+  std::atomic<int> epoll_{-1};
+  std::atomic<int> wake_{-1};
   bool nanoseconds_ = true;  // epoll_pwait2 works
   epoll_event events_[kBatch];
 };
 
-int EpollNetpoll::open() noexcept {
-  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ >= 0) wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+epoll_event wake_event() noexcept {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // each write is an edge: nobody needs to read it
   event.data.u64 = static_cast<std::uint64_t>(EventTag::wake);
+  return event;
+}
+
+int EpollNetpoll::open() noexcept {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ >= 0) wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_event event = wake_event();
   if (wake_ >= 0 && ::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) return 0;
   const int err = errno;
   close_all();
@@ -78,7 +87,8 @@ int EpollNetpoll::open() noexcept {
 void EpollNetpoll::close_all() noexcept {
   if (epoll_ >= 0) ::close(epoll_);
   if (wake_ >= 0) ::close(wake_);
-  epoll_ = wake_ = -1;
+  epoll_ = -1;
+  wake_ = -1;
 }
 
 void EpollNetpoll::reopen() noexcept {
@@ -152,7 +162,8 @@ int EpollNetpoll::wait(std::int64_t timeout_ns) noexcept {
     if (nanoseconds_) {
       const timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000),
                              static_cast<long>(timeout_ns % 1'000'000'000)};
-      const long count = ::syscall(SYS_epoll_pwait2, epoll_, events_, kBatch, &timeout, nullptr, 0);
+      const long count =
+          ::syscall(SYS_epoll_pwait2, epoll_.load(), events_, kBatch, &timeout, nullptr, 0);
       if (count >= 0 || errno == EINTR) return static_cast<int>(count);
       // ENOSYS from an older kernel, EPERM from a container's filter of system calls.
       nanoseconds_ = false;
@@ -177,10 +188,32 @@ int EpollNetpoll::poll(std::int64_t timeout_ns) {
     }
   }
   const int count = wait(timeout_ns);
-  RUNLOOM_CHECK(count >= 0 || errno == EINTR,
-                "the poller's descriptor does not work; was it closed by other code?");
+  if (count < 0 && errno != EINTR) [[unlikely]]
+    lost();
   deliver(std::max(count, 0));
   return std::max(count, 0);
+}
+
+bool EpollNetpoll::revive() noexcept {
+  epoll_event event = wake_event();
+  if (epoll_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_MOD, wake_, &event) == 0) return false;
+  lost();
+  return true;
+}
+
+// A program that closes all descriptors, to become a daemon, say, closes ours as well. Their
+// numbers may be others' by now, so nothing is done to them.
+void EpollNetpoll::lost() noexcept {
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true, std::memory_order_relaxed))
+    std::fputs("runloom: other code has closed the poller's descriptors; there are new ones\n",
+               stderr);
+  const Watcher watcher = std::exchange(watcher_, {});
+  epoll_ = -1;
+  wake_ = -1;
+  open();
+  recover();
+  if (watcher.fd >= 0) (void)watch(watcher);
 }
 
 // With many connections each event finds cold what it touches: the PollDesc, then the wait node,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -68,7 +69,7 @@ class PollNetpoll final : public ReadinessPoll {
   }
 
   Hub* const hub_;
-  int wake_ = -1;
+  std::atomic<int> wake_{-1};
   std::vector<PollDesc*> waited_on_;  // guarded by the home's mutex; may hold some in vain
   // Of one poll().
   std::vector<pollfd> requests_;
@@ -156,7 +157,11 @@ int PollNetpoll::poll(std::int64_t timeout_ns) {
   int left = ::ppoll(requests_.data(), requests_.size(), timeout, nullptr);
   if (left <= 0) return 0;
   const int delivered = left;
-  if (requests_[0].revents != 0) {
+  if (requests_[0].revents & POLLNVAL) [[unlikely]] {
+    wake_ = -1;  // closed by other code, and not ours to close
+    open();
+    --left;
+  } else if (requests_[0].revents != 0) {
     std::uint64_t count;
     [[maybe_unused]] const auto read = ::read(wake_, &count, sizeof count);
     --left;

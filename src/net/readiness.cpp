@@ -55,6 +55,17 @@ void ReadinessPoll::renew() noexcept {
   reopen();
 }
 
+void ReadinessPoll::recover() noexcept {
+  auto* fresh = new PollHome(*this, home_->scheduler, home_->follows_waiters);
+  PollHome* lost = std::exchange(home_, fresh);
+  lost->add_reference();
+  lost->retire();
+  registered_.store(0, std::memory_order_relaxed);
+  nudge_all(*lost);
+  lost->drop_reference();
+  foreign_->rearm_all();
+}
+
 // A PollDesc stays where it is if fibers of this scheduler can be woken from there. Else it moves:
 // nothing is lost, because a fresh registration reports what is ready. But not while somebody waits
 // on it there: then it is watched here as well, see is_guest().
@@ -97,6 +108,7 @@ Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
     home_->drop_reference();
     nudge(desc);  // who relied on this registration must make one of his own
   }
+  if (revive_after(armed.error())) return adopt_slow(desc);
   return armed;
 }
 
@@ -262,7 +274,9 @@ Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadli
   Watch watch{directions};
   WaitNode node(detail::begin_wait(), kWakeEvent);
   node.data = &watch;
-  if (auto linked = waits.link(fd, node); !linked) {
+  auto linked = waits.link(fd, node);
+  if (!linked && revive_after(linked.error())) linked = waits.link(fd, node);
+  if (!linked) {
     detail::try_abandon(node.token);
     return Unexpected{linked.error()};
   }

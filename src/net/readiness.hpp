@@ -66,6 +66,12 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   virtual void disarm(PollDesc& desc) noexcept = 0;
   // After a fork: gives up what is shared with the parent, without touching it, and builds anew.
   virtual void reopen() noexcept = 0;
+  // After `error`: is it the poller's own descriptor that doesn't work, because other code closed
+  // it? Then it has been replaced, see recover().
+  bool revive_after(std::error_code error) noexcept {
+    return (error == errno_code(EBADF) || error == errno_code(EINVAL)) && revive();
+  }
+  virtual bool revive() noexcept { return false; }
 
   // --- what it calls ---
   // True when the process was forked since: poll() and the operations begin with it.
@@ -73,6 +79,9 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
     return home_->fork != fork_generation.load(std::memory_order_relaxed);
   }
   void renew() noexcept;
+  // Other code has closed the poller's descriptors: after reopen(), registers everything anew. Who
+  // waits on one of ours is woken to try again.
+  void recover() noexcept;
   // The backend's destructor, before its descriptors go.
   void retire() noexcept;
 

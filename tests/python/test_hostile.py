@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiber_support import output, run
+from fiber_support import output, run, script
 
 import runloom_c
 from runloom.sync import Socket
@@ -429,3 +429,29 @@ def test_signals_reach_a_child_that_a_thread_forked() -> None:
         other.join()
     """
     assert output(code) == "7\n"
+
+
+# ---------------------------------------------------------------- all descriptors closed
+
+
+def test_a_daemon_that_closes_all_descriptors_serves_on() -> None:
+    code = """
+        import os, runloom.sync as sync
+
+        def echo():
+            with sync.tcp_listen("127.0.0.1", 0) as listener:
+                def serve():
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.sendall(connection.recv(100))
+                sync.fiber(serve)
+                with sync.tcp_connect(*listener.getsockname()) as client:
+                    client.sendall(b"hello")
+                    print(client.recv(100).decode())
+
+        sync.run(echo)
+        os.closerange(3, 256)  # the poller's among them
+        sync.run(echo)
+    """
+    done = script(code)
+    assert (done.returncode, done.stdout) == (0, "hello\nhello\n"), done

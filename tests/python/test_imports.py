@@ -40,7 +40,8 @@ def test_who_imports_a_module_whose_body_waits_waits_too(
         """
         import runloom_c
         first = 1
-        runloom_c.sched_sleep(0.02)
+        for _ in range(20):
+            runloom_c.sched_sleep(0.001)
         last = 2
         """,
     )
