@@ -52,6 +52,7 @@ class PollNetpoll final : public ReadinessPoll {
   };
 
   Result<void> arm(PollDesc&) override { return {}; }
+  Result<void> arm_guest(PollDesc& desc) override;
   void disarm(PollDesc&) noexcept override {}
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd&) noexcept override {}
@@ -59,10 +60,12 @@ class PollNetpoll final : public ReadinessPoll {
     if (wake_ >= 0) ::close(wake_);
     watcher_ = {};
     waited_on_.clear();
+    guests_on_.clear();
     open();
   }
   void remove(PollDesc& desc) noexcept;  // the home's mutex is held
   void collect();
+  bool collect(PollDesc& desc);  // false: nobody waits there
   void add(int fd, unsigned directions, Target target) {
     requests_.push_back({fd, poll_events(directions), 0});
     targets_.push_back(target);
@@ -71,6 +74,7 @@ class PollNetpoll final : public ReadinessPoll {
   Hub* const hub_;
   std::atomic<int> wake_{-1};
   std::vector<PollDesc*> waited_on_;  // guarded by the home's mutex; may hold some in vain
+  std::vector<Target> guests_on_;     // whose home is elsewhere, until nobody waits on them
   // Of one poll().
   std::vector<pollfd> requests_;
   std::vector<Target> targets_;
@@ -104,11 +108,35 @@ void PollNetpoll::forget(PollDesc& desc) noexcept {
   if (Hub::current() != hub_) wake();
 }
 
+Result<void> PollNetpoll::arm_guest(PollDesc& desc) {
+  const std::uint32_t generation = desc.generation();
+  for (const Target& guest : guests_on_)
+    if (guest.desc == &desc && guest.generation == generation) return {};
+  guests_on_.push_back({&desc, generation});
+  return {};
+}
+
 // poll(2) takes any descriptor; what epoll refuses must be refused here, too.
 Result<void> PollNetpoll::arm_foreign(ForeignFd& entry) {
   if (auto ok = check_pollable(entry.fd); !ok) return ok;
   entry.registered = true;
   return {};
+}
+
+bool PollNetpoll::collect(PollDesc& desc) {
+  unsigned wanted = 0;
+  std::uint32_t generation;
+  int fd;
+  {
+    std::lock_guard locked(desc.lock);
+    for (const Side side : {kReadSide, kWriteSide})
+      if (desc.direction[side].waiter) wanted |= direction_of(side);
+    wanted |= watched_directions(desc.watchers);
+    generation = desc.generation();
+    fd = desc.fd;
+  }
+  if (wanted != 0) add(fd, wanted, {&desc, generation});
+  return wanted != 0;
 }
 
 void PollNetpoll::collect() {
@@ -120,24 +148,15 @@ void PollNetpoll::collect() {
   std::lock_guard hold(home_->mutex);
   for (std::size_t i = 0; i < waited_on_.size();) {
     PollDesc& desc = *waited_on_[i];
-    unsigned wanted = 0;
-    std::uint32_t generation;
-    int fd;
-    {
-      std::lock_guard locked(desc.lock);
-      for (const Side side : {kReadSide, kWriteSide})
-        if (desc.direction[side].waiter) wanted |= direction_of(side);
-      wanted |= watched_directions(desc.watchers);
-      generation = desc.generation();
-      fd = desc.fd;
-    }
-    if (wanted == 0) {
+    if (collect(desc)) {
+      ++i;
+    } else {
       remove(desc);
-      continue;
     }
-    add(fd, wanted, {&desc, generation});
-    ++i;
   }
+  std::erase_if(guests_on_, [this](const Target& guest) {
+    return guest.desc->generation() != guest.generation || !collect(*guest.desc);
+  });
   foreign_->for_each_armed([this](const ForeignFd& entry) {
     add(entry.fd, entry.armed, {nullptr, entry.id});
   });

@@ -56,12 +56,8 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   // Watches `desc` for both directions until disarm(), and delivers each event at least once.
   virtual Result<void> arm(PollDesc& desc) = 0;
   // Watches `desc` as arm() does, besides its home. Reports what is ready, also when it is watched
-  // already. It ends with the descriptor; until then an event in vain is possible. By default the
-  // home has to do: whoever waits there is stuck when the home's scheduler stops running.
-  virtual Result<void> arm_guest(PollDesc& desc) {
-    (void)desc;
-    return {};
-  }
+  // already. It ends with the descriptor; until then an event in vain is possible.
+  virtual Result<void> arm_guest(PollDesc& desc) = 0;
   // Any thread.
   virtual void disarm(PollDesc& desc) noexcept = 0;
   // After a fork: gives up what is shared with the parent, without touching it, and builds anew.

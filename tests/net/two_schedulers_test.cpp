@@ -50,12 +50,8 @@ class TwoSchedulers : public testing::TestWithParam<Maker> {
 INSTANTIATE_TEST_SUITE_P(Backends, TwoSchedulers,
                          testing::Values(&net::make_epoll_netpoll, &net::make_poll_netpoll));
 
-// Where poll(2) has to do, only the hub that has it registered watches it.
-class TwoEpollSchedulers : public TwoSchedulers {};
-INSTANTIATE_TEST_SUITE_P(Backends, TwoEpollSchedulers, testing::Values(&net::make_epoll_netpoll));
-
 // The writer parks where the reader's hub polls. That hub then has nothing more to do.
-TEST_P(TwoEpollSchedulers, TheRunThatPollsForTheOtherEnds) {
+TEST_P(TwoSchedulers, TheRunThatPollsForTheOtherEnds) {
   Scheduler reads(options());
   Scheduler writes(options());
   std::thread reader([&] {
@@ -76,7 +72,7 @@ TEST_P(TwoEpollSchedulers, TheRunThatPollsForTheOtherEnds) {
 }
 
 // So does one that only watches.
-TEST_P(TwoEpollSchedulers, TheRunThatPollsForAWatcherEnds) {
+TEST_P(TwoSchedulers, TheRunThatPollsForAWatcherEnds) {
   Scheduler reads(options());
   Scheduler watches(options());
   ASSERT_TRUE(watches.run([&] {
@@ -107,7 +103,7 @@ TEST_P(TwoEpollSchedulers, TheRunThatPollsForAWatcherEnds) {
 
 // The reader waits in a scheduler that was stopped. Nobody polls there for the writer, and the
 // reader still gets its byte when it runs again.
-TEST_P(TwoEpollSchedulers, TheOneThatWaitsFirstIsStopped) {
+TEST_P(TwoSchedulers, TheOneThatWaitsFirstIsStopped) {
   Scheduler reads(options());
   auto reading = reads.spawn([&] {
     std::byte byte;
