@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "high_fd.hpp"
 #include "readiness.hpp"
 
 namespace runloom::net {
@@ -30,6 +31,11 @@ constexpr std::uint32_t kWriteEvents = EPOLLOUT | EPOLLHUP | EPOLLERR;
 
 constexpr unsigned ready_of(std::uint32_t events) noexcept {
   return (events & kReadEvents ? kRead : 0) | (events & kWriteEvents ? kWrite : 0);
+}
+
+// An event of a PollDesc, and not one of a stranger's poller that has got our number.
+bool is_desc(const epoll_event& event) noexcept {
+  return event_tag(event.data.u64) == EventTag::desc && event.data.u64 >> 23 != 0;
 }
 
 class EpollNetpoll final : public ReadinessPoll {
@@ -75,8 +81,8 @@ epoll_event wake_event() noexcept {
 }
 
 int EpollNetpoll::open() noexcept {
-  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ >= 0) wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_ = move_high(::epoll_create1(EPOLL_CLOEXEC));
+  if (epoll_ >= 0) wake_ = move_high(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_event event = wake_event();
   if (wake_ >= 0 && ::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) return 0;
   const int err = errno;
@@ -143,6 +149,8 @@ void EpollNetpoll::disarm_foreign(ForeignFd& entry) noexcept {
 }
 
 Result<void> EpollNetpoll::watch(const Watcher& watcher) {
+  if (watcher.fd == watcher_.fd && watcher.ready == watcher_.ready && watcher.arg == watcher_.arg)
+    return {};
   if (watcher_.fd >= 0) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, watcher_.fd, nullptr);
   watcher_ = watcher;
   if (watcher.fd < 0) return {};
@@ -164,7 +172,7 @@ int EpollNetpoll::wait(std::int64_t timeout_ns) noexcept {
                              static_cast<long>(timeout_ns % 1'000'000'000)};
       const long count =
           ::syscall(SYS_epoll_pwait2, epoll_.load(), events_, kBatch, &timeout, nullptr, 0);
-      if (count >= 0 || errno == EINTR) return static_cast<int>(count);
+      if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(count);
       // ENOSYS from an older kernel, EPERM from a container's filter of system calls.
       nanoseconds_ = false;
     }
@@ -208,12 +216,11 @@ void EpollNetpoll::lost() noexcept {
   if (!told.exchange(true, std::memory_order_relaxed))
     std::fputs("runloom: other code has closed the poller's descriptors; there are new ones\n",
                stderr);
-  const Watcher watcher = std::exchange(watcher_, {});
+  watcher_ = {};  // its number may be another's, too
   epoll_ = -1;
   wake_ = -1;
   open();
   recover();
-  if (watcher.fd >= 0) (void)watch(watcher);
 }
 
 // With many connections each event finds cold what it touches: the PollDesc, then the wait node,
@@ -221,13 +228,13 @@ void EpollNetpoll::lost() noexcept {
 void EpollNetpoll::deliver(int count) noexcept {
   constexpr int kAhead = 4;
   const auto fetch_desc = [this, count](int k) {
-    if (k >= count || event_tag(events_[k].data.u64) != EventTag::desc) return;
+    if (k >= count || !is_desc(events_[k])) return;
     const auto* desc = reinterpret_cast<const char*>(&event_desc(events_[k].data.u64));
     __builtin_prefetch(desc, 1);
     __builtin_prefetch(desc + 64, 1);
   };
   const auto fetch_reader = [this, count](int k) {
-    if (k >= count || event_tag(events_[k].data.u64) != EventTag::desc) return;
+    if (k >= count || !is_desc(events_[k])) return;
     const PollDesc& desc = event_desc(events_[k].data.u64);
     const auto* waiter = static_cast<const char*>(desc.reader.load(std::memory_order_relaxed));
     __builtin_prefetch(desc.reader_node.load(std::memory_order_relaxed));
@@ -249,6 +256,7 @@ void EpollNetpoll::deliver(const epoll_event& event) noexcept {
   const std::uint64_t word = event.data.u64;
   switch (event_tag(word)) {
     case EventTag::desc:
+      if (!is_desc(event)) break;
       deliver_event(event_desc(word), event_generation(word), ready_of(event.events),
                     event.events & kSticky);
       break;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "high_fd.hpp"
 #include "readiness.hpp"
 #include "runloom/sched/scheduler.hpp"
 
@@ -25,7 +26,7 @@ class PollNetpoll final : public ReadinessPoll {
     if (wake_ >= 0) ::close(wake_);
   }
   int open() noexcept {
-    wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    wake_ = move_high(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     return wake_ >= 0 ? 0 : errno;
   }
 
@@ -165,6 +166,11 @@ void PollNetpoll::collect() {
 int PollNetpoll::poll(std::int64_t timeout_ns) {
   if (inherited()) [[unlikely]]
     renew();
+  if (wake_ < 0) [[unlikely]] {
+    // Without descriptors to spare: nobody can wake the hub, so it looks often.
+    constexpr std::int64_t kRetryNs = 10'000'000;
+    if (open() != 0) timeout_ns = timeout_ns < 0 ? kRetryNs : std::min(timeout_ns, kRetryNs);
+  }
   collect();
   timespec limit{};
   const timespec* timeout = nullptr;
@@ -186,7 +192,11 @@ int PollNetpoll::poll(std::int64_t timeout_ns) {
     --left;
   }
   if (requests_[1].revents != 0) {
-    watcher_.ready(watcher_.arg);
+    if (requests_[1].revents & POLLNVAL) {
+      watcher_ = {};
+    } else {
+      watcher_.ready(watcher_.arg);
+    }
     --left;
   }
   for (std::size_t i = kFixed; left > 0 && i < requests_.size(); ++i) {

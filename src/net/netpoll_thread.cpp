@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "high_fd.hpp"
 #include "runloom/sched/fiber.hpp"
 
 namespace runloom::net {
@@ -23,7 +24,7 @@ ThreadWake& ThreadWake::mine() noexcept {
     wake.fd_ = -1;
   }
   if (wake.fd_ < 0) {
-    wake.fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    wake.fd_ = move_high(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     wake.fork_generation_ = now;
   }
   return wake;
@@ -36,6 +37,10 @@ ThreadWake::~ThreadWake() {
 void ThreadWake::signal() noexcept {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+}
+
+void ThreadWake::forget() noexcept {
+  fd_ = -1;
 }
 
 void ThreadWake::clear() noexcept {
@@ -55,6 +60,7 @@ namespace {
 struct Polled {
   unsigned ready = 0;
   bool signalled = false;
+  bool lost = false;
   std::error_code error;  // EBADF, timed_out, cancelled
 };
 
@@ -92,14 +98,15 @@ Polled block(int fd, int wake_fd, unsigned directions, Deadline deadline) {
       result.error = errno_code(err);
       return result;
     }
-    result.signalled = requests[1].revents != 0;
+    result.lost = (requests[1].revents & POLLNVAL) != 0;
+    result.signalled = !result.lost && requests[1].revents != 0;
     if (requests[0].revents & POLLNVAL) {
       result.error = errno_code(EBADF);
       return result;
     }
     result.ready = poll_ready(requests[0].revents, directions);
     if (result.ready != 0) result.error = {};
-    if (result.ready != 0 || result.signalled || result.error) return result;
+    if (result.ready != 0 || result.signalled || result.lost || result.error) return result;
     if (!deadline.is_never() && deadline.passed()) {
       result.error = make_error_code(Errc::timed_out);
       return result;
@@ -122,7 +129,11 @@ Result<WakeCode> ThreadPoll::await_watch(PollDesc& desc, Watch& watch, Deadline 
     }
     desc.watchers.push_back(node);
   }
-  const Polled polled = block(desc.fd, watch.thread->number(), watch.directions, deadline);
+  Polled polled = block(desc.fd, watch.thread->number(), watch.directions, deadline);
+  if (polled.lost) {  // other code has closed our eventfd: try again, with a new one
+    watch.thread->forget();
+    polled.ready = watch.directions;
+  }
   WakeCode code = detail::kWakePending;
   if (!detail::try_abandon(node.token)) {
     // Claimed by an event or a close; the signal has come or is about to.

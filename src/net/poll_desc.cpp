@@ -376,23 +376,15 @@ void nudge(PollDesc& desc) noexcept {
   woken.schedule();
 }
 
-void nudge_all(const PollHome& home) noexcept {
+void nudge_all() noexcept {
   Slab* slab;
   {
     std::lock_guard hold(pool_lock);
     slab = slabs;
   }
-  for (; slab; slab = slab->next) {
-    for (PollDesc& desc : slab->desc) {
-      Woken woken;
-      {
-        std::lock_guard hold(desc.lock);
-        if (desc.home.load(std::memory_order_relaxed) != &home) continue;
-        apply_event(desc, kRead | kWrite, woken);
-      }
-      woken.schedule();
-    }
-  }
+  for (; slab; slab = slab->next)
+    for (PollDesc& desc : slab->desc)
+      nudge(desc);
 }
 
 PollDesc* find_desc(int fd) noexcept {

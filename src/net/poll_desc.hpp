@@ -197,8 +197,8 @@ void deliver_event(PollDesc& desc, std::uint32_t generation, unsigned ready,
                    std::uint32_t sticky) noexcept;
 // As an event in both directions, for a PollDesc that the caller holds: everybody tries again.
 void nudge(PollDesc& desc) noexcept;
-// The same for each one that is registered there.
-void nudge_all(const PollHome& home) noexcept;
+// The same for each one that there is, by whoever has lost registrations.
+void nudge_all() noexcept;
 
 // The live PollDesc that owns the number `fd`, with a reference to leave(); null when none does.
 PollDesc* find_desc(int fd) noexcept;

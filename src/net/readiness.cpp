@@ -57,12 +57,12 @@ void ReadinessPoll::renew() noexcept {
 
 void ReadinessPoll::recover() noexcept {
   auto* fresh = new PollHome(*this, home_->scheduler, home_->follows_waiters);
-  PollHome* lost = std::exchange(home_, fresh);
-  lost->add_reference();
-  lost->retire();
+  {
+    std::lock_guard hold(backends_mutex);  // whoever looks at all backends looks at their homes
+    std::exchange(home_, fresh)->retire();
+  }
   registered_.store(0, std::memory_order_relaxed);
-  nudge_all(*lost);
-  lost->drop_reference();
+  nudge_all();  // also those of other schedulers: they may have been watched here as guests
   foreign_->rearm_all();
 }
 
@@ -90,6 +90,7 @@ Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
   if (old) {
     old->forget(desc);
     old->drop_reference();
+    nudge(desc);  // a fiber of the old home's may have come there as a guest in between
   }
   registered_.fetch_add(1, std::memory_order_relaxed);
   auto armed = arm(desc);
@@ -121,7 +122,9 @@ bool ReadinessPoll::is_guest(const PollHome& home) const noexcept {
 
 Result<void> ReadinessPoll::come_as_guest(PollDesc& desc) {
   guests_ = true;
-  return arm_guest(desc);
+  auto armed = arm_guest(desc);
+  if (!armed && revive_after(armed.error())) armed = arm_guest(desc);
+  return armed;
 }
 
 // ---------------------------------------------------------------- waits
@@ -184,7 +187,7 @@ Result<void> ReadinessPoll::link(PollDesc& desc, WaitNode& node) {
       std::lock_guard hold(desc.lock);
       if (desc.closed()) return fail(Errc::closed);
       PollHome* home = desc.home.load(std::memory_order_relaxed);
-      if (!home) continue;  // the registration has just failed elsewhere
+      if (!home || !home->alive()) continue;  // the registration has just failed, or got lost
       desc.watchers.push_back(node);
       guest = is_guest(*home);
       if (home->follows_waiters) {

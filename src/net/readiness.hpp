@@ -29,7 +29,9 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   Result<void> link(PollDesc& desc, detail::WaitNode& node) final;
   void unlink(PollDesc& desc, detail::WaitNode& node) noexcept final;
   Result<void> link_foreign(int fd, detail::WaitNode& node) final {
-    return foreign().link(fd, node);
+    auto linked = foreign().link(fd, node);
+    if (!linked && revive_after(linked.error())) linked = foreign().link(fd, node);
+    return linked;
   }
   void unlink_foreign(int fd, detail::WaitNode& node) noexcept final { foreign().settle(fd, node); }
   // The waits on descriptors that are not ours.

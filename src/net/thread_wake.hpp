@@ -16,6 +16,8 @@ class ThreadWake {
   // Makes the thread's poll(2) return. Any thread, while the wait is claimed and not scheduled.
   void signal() noexcept;
   void clear() noexcept;
+  // Its descriptor was closed by other code; the next wait makes a new one.
+  void forget() noexcept;
 
   ThreadWake() = default;
   ~ThreadWake();

@@ -211,14 +211,17 @@ bool HubImpl::polls_now() noexcept {
   if (std::exchange(just_polled_, false)) return false;
   if ((ready.empty() && fresh.size() == 0) || !driver_->wants_poll()) return false;
   // Behind many that are ready an event waits as well in the kernel, where it doesn't push out of
-  // the cache what its fiber needs. For a few turns, since those may go on for ever.
+  // the cache what its fiber needs. For a few turns and a millisecond, since those may go on for
+  // ever.
   constexpr int kMostSkipped = 2;
   const auto backlog = static_cast<int>(std::min<std::uint32_t>(ready.size(), 1u << 20));
-  if (backlog > 2 * turn_budget && polls_skipped_ < kMostSkipped) {
+  if (backlog > 2 * turn_budget && polls_skipped_ < kMostSkipped &&
+      turn_ns() - polled_at_ < kTurnNs) {
     ++polls_skipped_;
     return false;
   }
   polls_skipped_ = 0;
+  polled_at_ = turn_ns();
   return true;
 }
 
@@ -303,7 +306,7 @@ bool HubImpl::idle() {
     sleeping.store(false, std::memory_order_relaxed);
     return true;
   }
-  if (!impl.enter_idle(*this)) {
+  if (!impl.enter_idle()) {
     sleeping.store(false, std::memory_order_relaxed);
     return false;
   }

@@ -4,7 +4,8 @@
 // the queue is empty, or the turn's budget of switches is used up, does it jump to the hub's own
 // context, which runs a turn: inbox, expired timers, the driver's events, in that order, are
 // appended to the tail of the queue (FIFO: nothing overtakes). A turn's budget is 61 switches, or
-// fewer when 61 took longer than a millisecond.
+// fewer when 61 took longer than a millisecond. Behind a long queue events are looked for only each
+// third turn, or after a millisecond.
 //
 // Ownership (I2): run queue, timers, driver and everything else here without a comment belongs to
 // the hub's thread. Other threads push to `inbox` and wake the hub if it sleeps; unstarted fibers
@@ -178,7 +179,6 @@ struct HubImpl final : Hub {
  private:
   void turn();
   void drain_inbox() noexcept;
-  void adopt_fresh() noexcept;
   bool idle();  // false: the run is over
   bool spin();
   bool steal() noexcept;
@@ -192,6 +192,7 @@ struct HubImpl final : Hub {
   std::uint64_t stamp_ = 0;
   bool just_polled_ = false;
   int polls_skipped_ = 0;
+  std::int64_t polled_at_ = 0;
 };
 
 // constinit spares each access a call of the initialiser's guard.

@@ -144,6 +144,12 @@ void HubTimer::hub_forks(HubImpl& hub, bool has_thread) noexcept {
     hub.timer_home = std::make_shared<TimerHome>(&hub);
     return;
   }
+  hub.timers.for_each([](TimerNode& node) {
+    if (node.fire != &expired) return;
+    auto& timer = static_cast<HubTimer&>(node);
+    timer.lock_.unlock_for_fork();
+    timer.in_flight_ = false;
+  });
   for (Message* next = hub.inbox.load(std::memory_order_relaxed); next;) {
     Message& message = *next;
     next = message.next;

@@ -84,7 +84,7 @@ void Scheduler::Impl::end_run(End reason) noexcept {
   wake_all();
 }
 
-bool Scheduler::Impl::enter_idle(HubImpl& hub) {
+bool Scheduler::Impl::enter_idle() {
   std::unique_lock hold(mutex);
   ++idle;
   if (idle < active) return true;
@@ -113,7 +113,6 @@ bool Scheduler::Impl::enter_idle(HubImpl& hub) {
   --idle;
   hold.unlock();
   end_run(reason);
-  (void)hub;
   return false;
 }
 

@@ -37,7 +37,7 @@ struct Scheduler::Impl {
   }
   // A hub with nothing to do is about to sleep. False: the run is over. Called with
   // hub.sleeping announced.
-  bool enter_idle(HubImpl& hub);
+  bool enter_idle();
   void leave_idle() noexcept;
   void end_run(End reason) noexcept;
   void wake_all() noexcept;

@@ -24,6 +24,11 @@ class TimerHeap {
   std::int64_t when(const TimerNode& node) const noexcept { return heap_[node.position].when; }
   void insert(TimerNode& node, std::int64_t when_ns);
   void remove(TimerNode& node) noexcept;
+  template <class Fn>
+  void for_each(Fn&& fn) {  // must not insert or remove
+    for (const Entry& entry : heap_)
+      fn(*entry.node);
+  }
   // Fires all timers due at `now_ns`, in (time, insertion) order.
   void expire(std::int64_t now_ns) {
     while (!heap_.empty() && heap_[0].when <= now_ns) {

@@ -38,8 +38,10 @@ std::uint64_t most_switches_until_read(int yielders) {
   for (int i = 0; i < yielders; ++i)
     fibers.push_back(spawn(
         [&] {
-          for (; !stop; ++yields)
+          while (!stop) {
+            ++yields;
             this_fiber::yield();
+          }
         },
         here));
   for (int i = 0; i < kBytes; ++i) {

@@ -67,7 +67,7 @@ TEST(EpollHostile, PollsWithMillisecondsWhereTheNewCallIsRefused) {
 }
 
 void close_all() {
-  for (int fd = 3; fd < 64; ++fd)
+  for (int fd = 3; fd < 2048; ++fd)
     ::close(fd);
 }
 
@@ -124,7 +124,7 @@ TEST(EpollHostile, WaitsGoOnWithANewPoller) {
       auto waiter = spawn([&] { return net::wait_fd(pipe[0], net::kRead); });
       until_parked(reader.handle(), WaitReason::io_read);
       until_parked(waiter.handle(), WaitReason::io_poll);
-      for (int fd = 3; fd < 64; ++fd) {
+      for (int fd = 3; fd < 2048; ++fd) {
         char target[64] = {};
         const std::string link = "/proc/self/fd/" + std::to_string(fd);
         if (::readlink(link.c_str(), target, sizeof target - 1) > 0 &&

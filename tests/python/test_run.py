@@ -120,6 +120,33 @@ def test_what_a_nested_main_raises_cancels_those_it_waits_for() -> None:
     assert ended == [runloom.Cancelled, "outer"]
 
 
+def test_a_nested_run_that_is_cancelled_ends_no_other_fiber() -> None:
+    ended: list[str] = []
+    left: list[runloom_c.G] = []
+
+    def inner() -> None:
+        left.append(go(lambda: runloom_c.sched_sleep(LIMIT)))  # its main does not wait
+
+    def other() -> None:
+        runloom_c.sched_sleep(0.02)
+        ended.append("other")
+
+    def outer() -> None:
+        nested = go(lambda: runloom.run(1, inner))
+        bystander = go(other)
+        parked(nested)
+        nested.cancel()
+        with pytest.raises(runloom.Cancelled):
+            nested.join()
+        bystander.join()
+        left[0].cancel()
+        go(lambda: ended.append("later")).join()
+        ended.append("outer")
+
+    runloom.run(1, outer)
+    assert ended == ["other", "later", "outer"]
+
+
 def test_run_is_not_entered_twice_by_a_signal_handler() -> None:
     # In the hub's own context, where handlers run while all fibers wait.
     done = script("""

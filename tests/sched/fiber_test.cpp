@@ -215,7 +215,8 @@ FIBER_TEST(Fiber, StackSizeIsChecked) {
   struct alignas(16 * 1024) Page {
     char bytes[16 * 1024];
   };
-  EXPECT_EQ(spawn([page = Page()] {}, {.stack_size = 32 * 1024}).error(), Errc::stack_size);
+  EXPECT_EQ(spawn([page = Page()] { (void)page; }, {.stack_size = 32 * 1024}).error(),
+            Errc::stack_size);
   auto large = spawn([] { return this_fiber::stack_left(); }, {.stack_size = 4 << 20});
   const std::size_t left = large.join().value();
   EXPECT_GT(left, (4u << 20) - 8192);

@@ -249,8 +249,8 @@ class SeedOnCrash {
     for (std::size_t i = 0; i < std::size(kSignals); ++i)
       ::sigaction(kSignals[i], &before_[i], nullptr);
   }
-  void begin(std::uint64_t seed) {
-    seed_ = seed;
+  void begin(std::uint64_t program) {
+    seed = program;
     ::alarm(test::kSanitized ? 60 : 10);
   }
 
@@ -259,10 +259,10 @@ class SeedOnCrash {
   static void tell(int signal) {
     detail::Line line(2);
     line.text(signal == SIGALRM ? "hangs" : "crashes").text("; replay with RUNLOOM_SIM_SEED=");
-    line.number(seed_).end();
+    line.number(seed).end();
     ::raise(signal);
   }
-  static inline volatile std::uint64_t seed_ = 0;
+  static inline volatile std::uint64_t seed = 0;
   struct sigaction before_[std::size(kSignals)];
 };
 

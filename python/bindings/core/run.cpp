@@ -148,7 +148,7 @@ bool drain_main(Home& home, G& main, Drain& drain) {
     drained = drain_home(home, drain);
   }
   if (!drained) {
-    if (home.unwinding || !main.done()) return false;
+    if (current_g() || home.unwinding || !main.done()) return false;
     // An interrupt after main's end: the others unwind before it goes on.
     const Ref interrupt = Ref::steal(take_raised());
     home.unwinding = true;

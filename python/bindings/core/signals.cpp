@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -21,18 +22,29 @@ struct SignalPipe {
   int chained = -1;          // the wakeup descriptor that was set before
   bool interrupted = false;  // SIGINT came and nobody has left run() for it
   bool watching = false;     // CPython writes to it
-  bool registered = false;   // the main thread's poll watches it; stays so
+  ino_t inode = 0;           // of both ends
 
   bool open() noexcept {
     int ends[2];
+    struct stat status;
     if (read >= 0) return true;
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
     read = ends[0];
     write = ends[1];
+    inode = ::fstat(read, &status) == 0 ? status.st_ino : 0;
     return true;
   }
+  // False when other code has closed an end: the number may be a stranger's by now.
+  bool intact() const noexcept {
+    struct stat ends[2];
+    if (read < 0 || ::fstat(read, &ends[0]) != 0 || ::fstat(write, &ends[1]) != 0) return false;
+    return S_ISFIFO(ends[0].st_mode) && S_ISFIFO(ends[1].st_mode) && ends[0].st_ino == inode &&
+           ends[1].st_ino == inode;
+  }
+  void forget() noexcept { read = write = -1; }
   // Takes out what has arrived and passes it on.
   void drain() noexcept {
+    if (!intact()) return;
     unsigned char numbers[64];
     ssize_t count;
     while ((count = ::read(read, numbers, sizeof numbers)) > 0) {
@@ -88,9 +100,12 @@ void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
 
 SignalWatch::SignalWatch(Home& home) {
   // Without a pipe EINTR has to do.
-  if (!home.on_main_thread || !home.netpoll || !pipe.open()) return;
-  if (!pipe.registered && !home.netpoll->watch({.fd = pipe.read, .ready = &drain_pipe})) return;
-  pipe.registered = true;
+  if (!home.on_main_thread || !home.netpoll) return;
+  if (!pipe.intact()) {
+    pipe.forget();
+    (void)home.netpoll->watch({});
+  }
+  if (!pipe.open() || !home.netpoll->watch({.fd = pipe.read, .ready = &drain_pipe})) return;
   home_ = &home;
   pipe.interrupted = false;
   pipe.watching = true;
@@ -116,9 +131,11 @@ bool init_signals() {
 void forget_signal_pipe() noexcept {
   if (pipe.read < 0) return;
   const bool ours = pipe.watching;
-  pipe.registered = false;
-  ::close(std::exchange(pipe.read, -1));
-  ::close(std::exchange(pipe.write, -1));
+  if (pipe.intact()) {
+    ::close(pipe.read);
+    ::close(pipe.write);
+  }
+  pipe.forget();
   if (ours) set_wakeup_fd(pipe.open() ? pipe.write : pipe.chained);
 }
 

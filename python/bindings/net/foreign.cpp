@@ -161,7 +161,7 @@ Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
     int err = 0;
     if (way == Way::blocking) {
       buffer.give_back(-1);
-      const auto read = read_file(fd, buffer, part.iov_len);
+      auto read = read_file(fd, buffer, part.iov_len);
       if (!read && read.error() == errno_code(EINTR)) continue;
       return read;
     }
