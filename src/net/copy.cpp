@@ -5,7 +5,6 @@
 #include <new>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "runloom/net/fd.hpp"
 

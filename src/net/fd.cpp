@@ -25,12 +25,6 @@ FdKind kind_of_socket(int fd) noexcept {
   return type == SOCK_STREAM ? FdKind::stream : FdKind::datagram;
 }
 
-bool is_owned(int fd) noexcept {
-  PollDesc* desc = find_desc(fd);
-  if (desc) leave(*desc);
-  return desc != nullptr;
-}
-
 }  // namespace
 
 Result<Fd> Fd::own(int fd, FdKind kind) {

@@ -3,14 +3,6 @@
 namespace runloom::net {
 namespace {
 
-// The number was closed behind our back and is now one of our own, whose registration with the
-// same kernel object must not be touched.
-bool is_ours(int fd) noexcept {
-  PollDesc* desc = find_desc(fd);
-  if (desc) leave(*desc);
-  return desc != nullptr;
-}
-
 void schedule(detail::WaitNode& node) noexcept {
   detail::schedule(node.token.waiter);
 }
@@ -18,7 +10,7 @@ void schedule(detail::WaitNode& node) noexcept {
 }  // namespace
 
 Result<void> ForeignFds::link(int fd, detail::WaitNode& node) {
-  if (is_ours(fd)) return fail_errno(EBUSY);
+  if (is_owned(fd)) return fail_errno(EBUSY);
   std::lock_guard hold(mutex_);
   const auto [it, fresh] = entries_.try_emplace(fd);
   ForeignFd& entry = it->second;
@@ -73,7 +65,9 @@ void ForeignFds::rearm_all() noexcept {
 // False: it can't be watched any longer (closed meanwhile), and the waiters were woken to find out
 // themselves.
 bool ForeignFds::rearm(ForeignFd& entry) noexcept {
-  if (!is_ours(entry.fd) && kernel_.arm_foreign(entry)) {
+  // The number may have been closed behind our back and be one of our own now, whose registration
+  // with the same kernel object must not be touched.
+  if (!is_owned(entry.fd) && kernel_.arm_foreign(entry)) {
     entry.armed = entry.wanted();
     return true;
   }
@@ -91,7 +85,7 @@ void ForeignFds::claim(int fd, detail::WakeCode code, std::vector<detail::Waiter
 }
 
 void ForeignFds::drop(Entries::iterator entry) noexcept {
-  if (!is_ours(entry->first)) kernel_.disarm_foreign(entry->second);
+  if (!is_owned(entry->first)) kernel_.disarm_foreign(entry->second);
   entries_.erase(entry);
   count_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -210,7 +210,8 @@ bool EpollNetpoll::revive() noexcept {
 }
 
 // A program that closes all descriptors, to become a daemon, say, closes ours as well. Their
-// numbers may be others' by now, so nothing is done to them.
+// numbers may be others' by now, so nothing is done to them. A hub that sleeps in the kernel when
+// that happens finds out when its next event or timer ends the sleep: nothing else can wake it.
 void EpollNetpoll::lost() noexcept {
   static std::atomic<bool> told{false};
   if (!told.exchange(true, std::memory_order_relaxed))

@@ -313,9 +313,6 @@ void apply_event(PollDesc& desc, unsigned ready, Woken& woken) noexcept {
     claim_watchers(desc.watchers, ready, [&](WaitNode& node) { woken.add(node); });
 }
 
-}  // namespace
-
-namespace {
 void claim_all(PollDesc& desc, WakeCode code, Woken& woken) noexcept {
   for (const Side side : {kReadSide, kWriteSide}) {
     woken.claim(std::exchange(desc.direction[side].waiter, nullptr), code);
@@ -395,6 +392,12 @@ PollDesc* find_desc(int fd) noexcept {
   if (desc->fd == fd) return desc;
   leave(*desc);  // recycled for another number meanwhile
   return nullptr;
+}
+
+bool is_owned(int fd) noexcept {
+  PollDesc* desc = find_desc(fd);
+  if (desc) leave(*desc);
+  return desc != nullptr;
 }
 
 }  // namespace runloom::net

@@ -202,6 +202,8 @@ void nudge_all() noexcept;
 
 // The live PollDesc that owns the number `fd`, with a reference to leave(); null when none does.
 PollDesc* find_desc(int fd) noexcept;
+// Whether a live PollDesc owns it.
+bool is_owned(int fd) noexcept;
 
 std::size_t live_descs() noexcept;
 

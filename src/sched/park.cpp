@@ -62,12 +62,6 @@ void expire_wait(TimerNode& node) {
   timer.token.waiter->hub()->external.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Closes the calling fiber's own wait. When somebody claimed it first the fiber is, or is about
-// to be, queued: it must go through the park to take itself off the queue.
-bool end_own_wait(const WaitToken& token, WakeCode code) noexcept {
-  return claim(token, code);
-}
-
 WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
                     const WaitOptions& options) {
   WakeCode forced = kWakePending;
@@ -80,7 +74,9 @@ WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
       forced = pending_cancel(fiber, fiber.cancel.load(std::memory_order_acquire));
     }
   }
-  if (forced != kWakePending && end_own_wait(token, forced)) {
+  // A wait that somebody else has claimed first can't end here: the fiber is, or is about to be,
+  // queued, and must go through the park to be taken off the queue.
+  if (forced != kWakePending && claim(token, forced)) {
     if (hub.impl.ending.load(std::memory_order_relaxed) && forced == kWakeCancelled) [[unlikely]] {
       // A loop that ignores the failure must not keep the others from ending. Only now, when the
       // wait is closed: a waker would queue the fiber a second time.
@@ -93,7 +89,7 @@ WakeCode park_fiber(HubImpl& hub, Fiber& fiber, const WaitToken& token,
   Deadline deadline = options.deadline;
   if (options.cancellable && fiber.scope)
     deadline = Deadline::earlier(deadline, scope_deadline(fiber));
-  if (!deadline.is_never() && deadline.passed() && end_own_wait(token, kWakeTimedOut))
+  if (!deadline.is_never() && deadline.passed() && claim(token, kWakeTimedOut))
     return kWakeTimedOut;
 
   WaitTimer timer;

@@ -15,7 +15,7 @@ enum class Errc {
   closed,           // the object was closed while or before the call ran
   deadlock,         // every fiber is blocked and nothing outside can wake one
   fiber_limit,      // Options::max_fibers fibers are alive
-  map_limit,        // the kernel refused a guard page or mapping: vm.max_map_count is reached
+  map_limit,        // the kernel refused a guard or a mapping: vm.max_map_count is reached
   stack_size,       // the requested stack size is outside [16 KiB, 1 GiB]
   not_in_fiber,     // the call must park and was made where no fiber runs
   park_forbidden,   // the call must park inside a noyield fiber or a callback that may not park
