@@ -455,3 +455,23 @@ def test_a_daemon_that_closes_all_descriptors_serves_on() -> None:
     """
     done = script(code)
     assert (done.returncode, done.stdout) == (0, "hello\nhello\n"), done
+
+
+def test_numbers_of_closed_descriptors_are_left_to_their_new_owners() -> None:
+    code = """
+        import os, socket, runloom.sync as sync
+
+        sync.run(lambda: sync.sleep(0.001))
+        os.closerange(3, 2048)  # the signal pipe among them
+        pairs = [socket.socketpair() for _ in range(8)]
+        for one, other in pairs:
+            one.sendall(b"theirs")
+            other.sendall(b"theirs")
+        sync.run(lambda: sync.sleep(0.001))
+        for pair in pairs:
+            for end in pair:
+                assert end.recv(100) == b"theirs"
+        print("untouched")
+    """
+    done = script(code, limit=20.0)
+    assert (done.returncode, done.stdout) == (0, "untouched\n"), done
