@@ -159,6 +159,16 @@ Result<std::size_t> Fd::sendmsg(const msghdr& message, int flags, Deadline deadl
       });
 }
 
+Result<std::size_t> Fd::attempt(unsigned direction, Attempt& attempt, int flags,
+                                Deadline deadline) const {
+  const auto make = [&](Netpoll& netpoll, PollDesc& desc) {
+    return netpoll.attempt(desc, direction, attempt, flags, deadline);
+  };
+  if (direction == kWrite)
+    return operate_write<Result<std::size_t>>(desc_, generation_, deadline, make);
+  return operate<Result<std::size_t>>(desc_, generation_, kReadSide, deadline, make);
+}
+
 Result<std::size_t> Fd::read(std::span<std::byte> buffer, Deadline deadline) const {
   return operate<Result<std::size_t>>(
       desc_, generation_, kReadSide, deadline,

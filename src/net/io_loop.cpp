@@ -53,20 +53,20 @@ std::size_t short_below(const PollDesc& desc, const msghdr& message, int flags) 
 }
 
 // How a connection attempt stands. Reads SO_ERROR, which tells a failure once.
-enum class Attempt { pending, connected, failed };
-Attempt connect_state(int fd, int& err) noexcept {
+enum class Progress { pending, connected, failed };
+Progress connect_state(int fd, int& err) noexcept {
   socklen_t size = sizeof err;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size) != 0) err = errno;
-  if (err != 0) return Attempt::failed;
+  if (err != 0) return Progress::failed;
   sockaddr_storage peer;
   socklen_t peer_size = sizeof peer;
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0)
-    return Attempt::connected;
+    return Progress::connected;
   const auto ready = poll_now(fd, kWrite);
-  if (ready && *ready == 0) return Attempt::pending;
+  if (ready && *ready == 0) return Progress::pending;
   // It failed, and somebody else has read the reason.
   err = ECONNABORTED;
-  return Attempt::failed;
+  return Progress::failed;
 }
 
 }  // namespace
@@ -234,6 +234,14 @@ Result<std::size_t> IoLoop::write(PollDesc& desc, std::span<const std::byte> dat
   });
 }
 
+Result<std::size_t> IoLoop::attempt(PollDesc& desc, unsigned direction, Attempt& attempt, int flags,
+                                    Deadline deadline) {
+  const bool reads = direction == kRead;
+  return transfer(desc, reads ? kReadSide : kWriteSide,
+                  reads ? WaitReason::io_read : WaitReason::io_write, deadline,
+                  (flags & MSG_DONTWAIT) == 0, 0, [&] { return attempt.make(desc.fd); });
+}
+
 Result<int> IoLoop::accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size,
                            Deadline deadline) {
   if (!(deadline == Deadline::now())) before_accept();
@@ -269,12 +277,12 @@ Result<void> IoLoop::connect(PollDesc& desc, const sockaddr* peer, socklen_t pee
     seen = direction.seq.load(std::memory_order_acquire);
     int err = 0;
     switch (connect_state(desc.fd, err)) {
-      case Attempt::connected:
+      case Progress::connected:
         direction.drained.store(seen - 1, std::memory_order_relaxed);
         return {};
-      case Attempt::failed:
+      case Progress::failed:
         return fail_errno(err);
-      case Attempt::pending:
+      case Progress::pending:
         if (*code != kWakeEvent) return fail(detail::wake_error(*code));
     }
   }

@@ -23,6 +23,8 @@ class IoLoop : public Netpoll {
   Result<std::size_t> read(PollDesc& desc, std::span<std::byte> buffer, Deadline deadline) final;
   Result<std::size_t> write(PollDesc& desc, std::span<const std::byte> data,
                             Deadline deadline) final;
+  Result<std::size_t> attempt(PollDesc& desc, unsigned direction, Attempt& attempt, int flags,
+                              Deadline deadline) final;
   Result<void> shutdown(PollDesc& desc, int how) final;
   Result<unsigned> poll_desc(PollDesc& desc, unsigned directions, Deadline deadline) final;
 

@@ -86,6 +86,17 @@ Result<std::size_t> Netpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, Deadl
   }
 }
 
+Result<std::size_t> Netpoll::attempt(PollDesc& desc, unsigned direction, Attempt& attempt,
+                                     int flags, Deadline deadline) {
+  for (;;) {
+    const ssize_t moved = attempt.make(desc.fd);
+    if (moved >= 0) return static_cast<std::size_t>(moved);
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || (flags & MSG_DONTWAIT)) return fail(last_errno());
+    RUNLOOM_TRY([[maybe_unused]] const unsigned ready, poll_desc(desc, direction, deadline));
+  }
+}
+
 // ---------------------------------------------------------------- PollHome
 
 void PollHome::forget(PollDesc& desc) noexcept {

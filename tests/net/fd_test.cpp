@@ -212,6 +212,34 @@ NET_TEST(Fd, ReleaseEndsOperationsFirst) {
   ::close(pipe.end[1]);
 }
 
+NET_TEST(Fd, AttemptIsMadeAgainWhenItHadToWait) {
+  struct ReadTwo final : net::Attempt {
+    ssize_t make(int fd) noexcept override {
+      ++calls;
+      const iovec buffers[2] = {{text, 2}, {text + 2, 6}};
+      return ::readv(fd, buffers, 2);
+    }
+    char text[8] = {};
+    int calls = 0;
+  };
+  Pipe pipe;
+  Fd reader = pipe.reader();
+  Fd writer = pipe.writer();
+  ReadTwo attempt;
+  EXPECT_EQ(reader.attempt(net::kRead, attempt, MSG_DONTWAIT, {}).error(), errno_code(EAGAIN));
+  auto waiting = spawn([&] { return reader.attempt(net::kRead, attempt, 0, {}); });
+  until_parked(waiting.handle(), WaitReason::io_read);
+  ASSERT_TRUE(writer.write(bytes("fiber"), {}));
+  EXPECT_EQ(waiting.join().value(), 5u);
+  EXPECT_STREQ(attempt.text, "fiber");
+  EXPECT_GE(attempt.calls, 2);
+  EXPECT_EQ(reader.attempt(net::kRead, attempt, 0, Deadline::now()).error(), Errc::timed_out);
+  auto closed = spawn([&] { return reader.attempt(net::kRead, attempt, 0, {}); });
+  until_parked(closed.handle(), WaitReason::io_read);
+  reader.close();
+  EXPECT_EQ(closed.join().error(), Errc::closed);
+}
+
 // Nobody but the fiber can make it leave, and nobody runs it.
 TEST(FdThread, OfAFiberThatNobodyRuns) {
   Pipe pipe;

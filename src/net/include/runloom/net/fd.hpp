@@ -9,6 +9,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -45,6 +46,17 @@ class RecvBuffer {
 
  protected:
   ~RecvBuffer() = default;
+};
+
+// A transfer of one direction that Fd has no call of its own for, such as recvmmsg or splice.
+class Attempt {
+ public:
+  // Makes the system call, without blocking: what it returned, -1 and errno when it failed, EAGAIN
+  // when it has to wait. May not park.
+  virtual ssize_t make(int fd) noexcept = 0;
+
+ protected:
+  ~Attempt() = default;
 };
 
 class Fd {
@@ -128,6 +140,10 @@ class Fd {
   Result<std::size_t> sendmsg(const msghdr& message, int flags, Deadline deadline) const;
   Result<std::size_t> read(std::span<std::byte> buffer, Deadline deadline) const;
   Result<std::size_t> write(std::span<const std::byte> data, Deadline deadline) const;
+  // Makes the attempt in one direction (kRead or kWrite), again and again while it has to wait for
+  // the descriptor. MSG_DONTWAIT in `flags`: once, EAGAIN.
+  Result<std::size_t> attempt(unsigned direction, Attempt& attempt, int flags,
+                              Deadline deadline) const;
   // Sends the data, or the buffers in order, whole; nobody else's bytes come in between.
   // The deadline bounds the whole call. `bytes_sent` is set whatever the outcome. Without it
   // nobody can tell how far a message got that a deadline or a cancel cut off in the middle, so

@@ -84,6 +84,9 @@ class Netpoll : public Driver {
                                    Deadline deadline) = 0;
   virtual Result<std::size_t> write(PollDesc& desc, std::span<const std::byte> data,
                                     Deadline deadline) = 0;
+  // Any other transfer of one direction, see Fd::attempt. By default: waits by poll_desc.
+  virtual Result<std::size_t> attempt(PollDesc& desc, unsigned direction, Attempt& attempt,
+                                      int flags, Deadline deadline);
   virtual Result<void> shutdown(PollDesc& desc, int how) = 0;
   // Waits until one of `directions` would not block (an error or hang-up counts for both);
   // returns the ready ones.
