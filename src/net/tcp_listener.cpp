@@ -89,13 +89,7 @@ Result<TcpStream> TcpListener::accept_retrying(Deadline deadline) {
 }
 
 Result<Address> TcpListener::local_address() const {
-  const Fd::Use use(fd_);
-  if (!use) return fail(Errc::closed);
-  sockaddr_storage storage;
-  socklen_t size = sizeof storage;
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (::getsockname(use.number(), address, &size) != 0) return fail(last_errno());
-  return Address::from_sockaddr(address, size);
+  return address_of(fd_, &::getsockname);
 }
 
 Result<int> TcpListener::backlog() const {

@@ -30,17 +30,6 @@ Result<void> set_keep_alive_options(int fd, const std::optional<KeepAlive>& opti
   return {};
 }
 
-using AddressCall = int (*)(int, sockaddr*, socklen_t*);
-Result<Address> address_of(const Fd& fd, AddressCall call) {
-  const Fd::Use use(fd);
-  if (!use) return fail(Errc::closed);
-  sockaddr_storage storage;
-  socklen_t size = sizeof storage;
-  if (call(use.number(), reinterpret_cast<sockaddr*>(&storage), &size) != 0)
-    return fail(last_errno());
-  return Address::from_sockaddr(reinterpret_cast<sockaddr*>(&storage), size);
-}
-
 }  // namespace
 
 Result<void> apply_options(int fd, const TcpOptions& options) {

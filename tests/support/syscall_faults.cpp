@@ -86,6 +86,14 @@ RUNLOOM_WRAP(recv, (int fd, void* buffer, size_t size, int flags), (fd, buffer, 
 RUNLOOM_WRAP(send, (int fd, const void* data, size_t size, int flags), (fd, data, size, flags))
 RUNLOOM_WRAP(recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
 RUNLOOM_WRAP(sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
+RUNLOOM_WRAP(recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout),
+             (fd, messages, count, flags, timeout))
+RUNLOOM_WRAP(sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags),
+             (fd, messages, count, flags))
+RUNLOOM_WRAP(socket, (int family, int type, int protocol), (family, type, protocol))
+RUNLOOM_WRAP(bind, (int fd, const sockaddr* address, socklen_t size), (fd, address, size))
+RUNLOOM_WRAP(setsockopt, (int fd, int level, int name, const void* value, socklen_t size),
+             (fd, level, name, value, size))
 RUNLOOM_WRAP(epoll_create1, (int flags), (flags))
 RUNLOOM_WRAP(epoll_ctl, (int epoll, int op, int fd, epoll_event* event), (epoll, op, fd, event))
 RUNLOOM_WRAP(epoll_wait, (int epoll, epoll_event* events, int count, int timeout),

@@ -13,6 +13,11 @@ enum class Call : std::uint8_t {
   send,
   recvmsg,
   sendmsg,
+  recvmmsg,
+  sendmmsg,
+  socket,
+  bind,
+  setsockopt,
   epoll_create1,
   epoll_ctl,
   epoll_wait,
@@ -20,7 +25,7 @@ enum class Call : std::uint8_t {
   ppoll,
   close,
 };
-inline constexpr int kCalls = 12;
+inline constexpr int kCalls = 17;
 
 // While it lives, the `from`-th call from now (counted from 1), and `count` - 1 after it, fail with
 // `err` without being made. One for each Call at a time; any thread's calls count.

@@ -103,6 +103,14 @@ class Address {
   // For system calls.
   const sockaddr* data() const noexcept { return &storage_.any; }
   socklen_t size() const noexcept { return size_; }
+  // For system calls that report an address: they get kMostSize bytes at fill(), and filled() is
+  // told how many they say it has, 0 for none.
+  static constexpr socklen_t kMostSize = sizeof(sockaddr_un);
+  sockaddr* fill() noexcept { return &storage_.any; }
+  void filled(socklen_t size) noexcept {
+    if (size < sizeof(sa_family_t)) storage_.any.sa_family = AF_UNSPEC;
+    size_ = size < sizeof(sa_family_t) ? 0 : size;
+  }
 
   // Every part counts: family, address, port, scope and flow information.
   friend bool operator==(const Address& a, const Address& b) noexcept;
