@@ -33,12 +33,16 @@ class AddressCategory final : public std::error_category {
       case AddressErrc::bad_scope:
         return "the scope of the address is no interface of this machine";
       case AddressErrc::bad_path:
-        return "a Unix socket's name has 1 to 107 bytes and a path no zero byte";
+        return "a Unix socket's name is empty, or a path has a zero byte";
+      case AddressErrc::long_path:
+        return "a Unix socket's name has at most 107 bytes";
     }
     return "unknown address error";
   }
-  std::error_condition default_error_condition(int) const noexcept override {
-    return std::make_error_condition(std::errc::invalid_argument);
+  std::error_condition default_error_condition(int value) const noexcept override {
+    return std::make_error_condition(static_cast<AddressErrc>(value) == AddressErrc::long_path
+                                         ? std::errc::filename_too_long
+                                         : std::errc::invalid_argument);
   }
 };
 
@@ -208,13 +212,20 @@ Result<Address> Address::from_unix_abstract(std::string_view name, std::string* 
 Result<Address> Address::from_unix_name(std::string_view name, bool abstract,
                                         std::string* problem) {
   const bool has_zero = !abstract && name.find('\0') != std::string_view::npos;
-  if (name.empty() || name.size() > kMaxUnixName || has_zero)
-    return refuse(AddressErrc::bad_path, name, name, problem);
+  if (name.empty() || has_zero) return refuse(AddressErrc::bad_path, name, name, problem);
+  if (name.size() > kMaxUnixName) return refuse(AddressErrc::long_path, name, name, problem);
   Address out;
   out.storage_.local.sun_family = AF_UNIX;
   std::memcpy(out.storage_.local.sun_path + (abstract ? 1 : 0), name.data(), name.size());
   // Either way one zero byte belongs to it: in front of an abstract name, behind a path.
   out.size_ = static_cast<socklen_t>(kUnixHeader + name.size() + 1);
+  return out;
+}
+
+Address Address::unix_unnamed() noexcept {
+  Address out;
+  out.storage_.local.sun_family = AF_UNIX;
+  out.size_ = static_cast<socklen_t>(kUnixHeader);
   return out;
 }
 
@@ -237,6 +248,9 @@ Result<Address> Address::from_sockaddr(const sockaddr* address, socklen_t size) 
       std::memcpy(&out.storage_, address, sizeof(sockaddr_in6));
       return out;
     case AF_UNIX: {
+      // A path that fills sun_path is reported with a size that counts the zero byte it has no room
+      // for.
+      if (size == sizeof(sockaddr_un) + 1) --size;
       if (size > sizeof(sockaddr_un)) return fail_errno(EINVAL);
       std::memcpy(&out.storage_, address, size);
       out.size_ = size;

@@ -34,11 +34,18 @@ Result<std::size_t> recv_full(Netpoll& netpoll, PollDesc& desc, std::span<std::b
 
 // ---------------------------------------------------------------- send
 
+Result<std::size_t> send_one(Netpoll& netpoll, PollDesc& desc, std::span<const std::byte> data,
+                             Deadline deadline) {
+  if (desc.kind == FdKind::other) [[unlikely]]
+    return netpoll.write(desc, data, deadline);
+  return netpoll.send(desc, data, 0, deadline);
+}
+
 Result<std::size_t> send_batch(Netpoll& netpoll, PollDesc& desc, std::span<iovec> batch,
                                Deadline deadline) {
-  if (batch.size() == 1)
-    return netpoll.send(desc, {static_cast<const std::byte*>(batch[0].iov_base), batch[0].iov_len},
-                        0, deadline);
+  if (batch.size() == 1 || desc.kind == FdKind::other)
+    return send_one(netpoll, desc,
+                    {static_cast<const std::byte*>(batch[0].iov_base), batch[0].iov_len}, deadline);
   msghdr message{};
   message.msg_iov = batch.data();
   message.msg_iovlen = batch.size();
@@ -50,7 +57,7 @@ Result<std::size_t> send_batch(Netpoll& netpoll, PollDesc& desc, std::span<iovec
 Result<void> send_data(Netpoll& netpoll, PollDesc& desc, std::span<const std::byte> data,
                        Deadline deadline, std::size_t& sent) {
   for (;;) {
-    RUNLOOM_TRY(const std::size_t moved, netpoll.send(desc, data, 0, deadline));
+    RUNLOOM_TRY(const std::size_t moved, send_one(netpoll, desc, data, deadline));
     sent += moved;
     if (moved == data.size()) return {};
     data = data.subspan(moved);

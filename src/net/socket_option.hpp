@@ -4,6 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <utility>
+
 #include "runloom/net/address.hpp"
 #include "runloom/net/fd.hpp"
 
@@ -38,6 +41,34 @@ inline Result<Fd> open_socket(int family, int type, int protocol, FdKind kind) {
   auto owned = Fd::own(fd, kind);
   if (!owned) ::close(fd);
   return owned;
+}
+
+// Two Unix sockets that are connected to each other.
+inline Result<std::pair<Fd, Fd>> open_pair(int type, FdKind kind) {
+  std::array<int, 2> ends;
+  if (::socketpair(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    return fail(last_errno());
+  auto first = Fd::own(ends[0], kind);
+  auto second = first ? Fd::own(ends[1], kind) : Unexpected{first.error()};
+  if (!first) ::close(ends[0]);
+  if (!second) {
+    ::close(ends[1]);
+    return Unexpected{second.error()};
+  }
+  return std::pair(std::move(*first), std::move(*second));
+}
+
+// That `fd` is a Unix socket of the type, listening or not: else EPROTOTYPE, or EINVAL.
+inline Result<void> check_socket(int fd, int type, bool listening) noexcept {
+  int domain = 0, found = 0, accepts = 0;
+  socklen_t size = sizeof(int);
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 ||
+      ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &found, &size) != 0 ||
+      ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0)
+    return fail(last_errno());
+  if (domain != AF_UNIX || found != type) return fail_errno(EPROTOTYPE);
+  if ((accepts != 0) != listening) return fail_errno(EINVAL);
+  return {};
 }
 
 }  // namespace runloom::net

@@ -4,7 +4,7 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
-#include "runloom/sched/fiber.hpp"
+#include "accept_retrying.hpp"
 #include "socket_option.hpp"
 
 namespace runloom::net {
@@ -44,6 +44,21 @@ Result<TcpListener> TcpListener::listen(const Address& address, const ListenOpti
   return TcpListener(std::move(fd));
 }
 
+Result<TcpListener> TcpListener::adopt(int fd) {
+  int domain = 0, type = 0, protocol = 0, accepts = 0;
+  for (const auto& [name, value] :
+       {std::pair{SO_DOMAIN, &domain}, std::pair{SO_TYPE, &type}, std::pair{SO_PROTOCOL, &protocol},
+        std::pair{SO_ACCEPTCONN, &accepts}}) {
+    socklen_t size = sizeof(int);
+    if (::getsockopt(fd, SOL_SOCKET, name, value, &size) != 0) return fail(last_errno());
+  }
+  if ((domain != AF_INET && domain != AF_INET6) || type != SOCK_STREAM || protocol != IPPROTO_TCP)
+    return fail_errno(EPROTOTYPE);
+  if (accepts == 0) return fail_errno(EINVAL);
+  RUNLOOM_TRY(Fd owned, Fd::adopt(fd));
+  return TcpListener(std::move(owned));
+}
+
 namespace {
 Result<TcpStream> take(int fd) {
   auto owned = Fd::own(fd, FdKind::tcp);
@@ -71,21 +86,7 @@ Result<TcpStream> TcpListener::accept_from(Address& peer, Deadline deadline) {
 }
 
 Result<TcpStream> TcpListener::accept_retrying(Deadline deadline) {
-  AcceptBackoff backoff;
-  for (;;) {
-    auto stream = accept(deadline);
-    if (stream || !is_shortage(stream.error())) return stream;
-    // A listener is never writable: this is a pause that its close ends.
-    const Deadline pause = Deadline::after(backoff.next());
-    const Deadline limit = Deadline::earlier(pause, deadline);
-    const auto ended = fd_.wait_ready(kWrite, limit);
-    if (!ended && is_shortage(ended.error())) {  // an OS thread's wait needs a descriptor itself
-      if (auto slept = this_fiber::sleep_until(limit); !slept) return Unexpected{slept.error()};
-    } else if (!ended && ended.error() != Errc::timed_out) {
-      return Unexpected{ended.error()};
-    }
-    if (deadline.passed()) return stream;
-  }
+  return retry_shortages(fd_, deadline, [&] { return accept(deadline); });
 }
 
 Result<Address> TcpListener::local_address() const {

@@ -232,7 +232,17 @@ TEST(Address, EmptyAddress) {
 TEST(Address, UnixNames) {
   const std::string longest(107, 'p');
   EXPECT_EQ(Address::from_unix_path(longest)->unix_name(), longest);
-  EXPECT_EQ(Address::from_unix_path(longest + 'p').error(), AddressErrc::bad_path);
+  std::string problem;
+  const auto too_long = Address::from_unix_path(longest + 'p', &problem);
+  EXPECT_EQ(too_long.error(), AddressErrc::long_path);
+  EXPECT_EQ(too_long.error(), std::errc::filename_too_long);
+  EXPECT_NE(problem.find(longest), std::string::npos);
+  EXPECT_EQ(Address::from_unix_abstract(longest)->size(), sizeof(sockaddr_un));
+  EXPECT_EQ(Address::from_unix_abstract(longest + 'p').error(), AddressErrc::long_path);
+  EXPECT_EQ(Address::from_unix_path("a\0b"s).error(), AddressErrc::bad_path);
+  EXPECT_TRUE(Address::unix_unnamed().is_unix());
+  EXPECT_TRUE(Address::unix_unnamed().unix_name().empty());
+  EXPECT_EQ(Address::unix_unnamed().size(), sizeof(sa_family_t));
   EXPECT_EQ(Address::from_unix_abstract("a\0b"s)->unix_name(), "\0a\0b"s);
   EXPECT_EQ(Address::from_unix_abstract("a\0b"s)->to_string(), "unix:@a\\x00b");
   EXPECT_FALSE(*Address::from_unix_path("x") == *Address::from_unix_abstract("x"));

@@ -1,14 +1,18 @@
 #include "support/syscall_faults.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdlib>
 
 namespace runloom::test {
@@ -102,5 +106,23 @@ RUNLOOM_WRAP(eventfd, (unsigned value, int flags), (value, flags))
 RUNLOOM_WRAP(ppoll,
              (pollfd * requests, nfds_t count, const timespec* timeout, const sigset_t* mask),
              (requests, count, timeout, mask))
+RUNLOOM_WRAP(socketpair, (int family, int type, int protocol, int* ends),
+             (family, type, protocol, ends))
+RUNLOOM_WRAP(listen, (int fd, int backlog), (fd, backlog))
+extern "C" __attribute__((visibility("default"))) int open(const char* path, int flags, ...) {
+  static auto* const next = ::runloom::test::next_of<int(const char*, int, ...)>("open");
+  if (::runloom::test::fails(::runloom::test::Call::open)) return -1;
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  return next(path, flags, mode);
+}
+RUNLOOM_WRAP(fchmod, (int fd, mode_t mode), (fd, mode))
+RUNLOOM_WRAP(chmod, (const char* path, mode_t mode), (path, mode))
+RUNLOOM_WRAP(unlink, (const char* path), (path))
+RUNLOOM_WRAP(flock, (int fd, int operation), (fd, operation))
+RUNLOOM_WRAP(pipe2, (int* ends, int flags), (ends, flags))
+RUNLOOM_WRAP(dup3, (int from, int to, int flags), (from, to, flags))
 RUNLOOM_WRAP(close, (int fd), (fd))
 // NOLINTEND

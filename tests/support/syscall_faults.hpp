@@ -23,9 +23,18 @@ enum class Call : std::uint8_t {
   epoll_wait,
   eventfd,
   ppoll,
+  socketpair,
+  listen,
+  open,
+  fchmod,
+  chmod,
+  unlink,
+  flock,
+  pipe2,
+  dup3,
   close,
 };
-inline constexpr int kCalls = 17;
+inline constexpr int kCalls = static_cast<int>(Call::close) + 1;
 
 // While it lives, the `from`-th call from now (counted from 1), and `count` - 1 after it, fail with
 // `err` without being made. One for each Call at a time; any thread's calls count.

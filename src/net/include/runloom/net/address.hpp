@@ -22,14 +22,16 @@
 
 namespace runloom::net {
 
-// Why a text is no address. All compare equal to std::errc::invalid_argument.
+// Why a text is no address. All compare equal to std::errc::invalid_argument, but for long_path,
+// which is std::errc::filename_too_long (ENAMETOOLONG).
 enum class AddressErrc {
   bad_ip = 1,    // neither a dotted quad nor an IPv6 address
   bad_port,      // not a decimal number from 0 to 65535
   no_port,       // the port is missing
   bad_brackets,  // an IPv6 address with a port is written [address]:port
   bad_scope,     // a scope on an IPv4 address, an unknown interface, or no 32-bit number
-  bad_path,      // a Unix socket's name is empty, too long, or holds a zero byte
+  bad_path,      // a Unix socket's name is empty, or a path holds a zero byte
+  long_path,     // a Unix socket's name is longer than 107 bytes
 };
 const std::error_category& address_category() noexcept;
 inline std::error_code make_error_code(AddressErrc e) noexcept {
@@ -56,6 +58,9 @@ class Address {
   static Result<Address> from_unix_path(std::string_view path, std::string* problem = nullptr);
   // A name in Linux's abstract namespace, of 1 to 107 bytes, zero bytes among them allowed.
   static Result<Address> from_unix_abstract(std::string_view name, std::string* problem = nullptr);
+  // A Unix address without a name: what an end that was not bound has, and to bind to it lets the
+  // kernel choose an abstract name (autobind).
+  static Address unix_unnamed() noexcept;
   // What the kernel reported. Fails with EAFNOSUPPORT for other families and EINVAL for a size
   // that does not fit the family.
   static Result<Address> from_sockaddr(const sockaddr* address, socklen_t size) noexcept;

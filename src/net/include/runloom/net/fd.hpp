@@ -144,7 +144,8 @@ class Fd {
   // the descriptor. MSG_DONTWAIT in `flags`: once, EAGAIN.
   Result<std::size_t> attempt(unsigned direction, Attempt& attempt, int flags,
                               Deadline deadline) const;
-  // Sends the data, or the buffers in order, whole; nobody else's bytes come in between.
+  // Sends the data, or the buffers in order, whole (writes it, where the descriptor is no socket);
+  // nobody else's bytes come in between.
   // The deadline bounds the whole call. `bytes_sent` is set whatever the outcome. Without it
   // nobody can tell how far a message got that a deadline or a cancel cut off in the middle, so
   // every later write fails with EPIPE.

@@ -46,6 +46,10 @@ class TcpListener {
   // Binds and listens. Doesn't park. Fails with the kernel's error: EADDRINUSE, EACCES, ...
   static Result<TcpListener> listen(const Address& address, const ListenOptions& options = {});
 
+  // Takes a listening TCP socket over, such as one of listen_fds(). EPROTOTYPE for another kind of
+  // socket, EINVAL when it does not listen.
+  static Result<TcpListener> adopt(int fd);
+
   // False once it was closed.
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
   const Fd& fd() const noexcept { return fd_; }
