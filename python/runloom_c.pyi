@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GenericAlias
 from typing import (
@@ -211,7 +212,9 @@ class Semaphore:
 # ---------------------------------------------------------------- sockets
 
 # (host, port), for IPv6 also (host, port, flowinfo, scope_id); a path for AF_UNIX.
-_Address: TypeAlias = tuple[Any, ...] | str | bytes
+_Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+_Address: TypeAlias = tuple[Any, ...] | _Path
+_Ancillary: TypeAlias = tuple[int, int, bytes]
 _Descriptor: TypeAlias = int | _HasFileno
 
 class _HasFileno(Protocol):
@@ -263,8 +266,22 @@ class Socket:
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes: ...
     def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int: ...
     def recvfrom(self, bufsize: int, flags: int = 0, /) -> tuple[bytes, Any]: ...
+    def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /
+    ) -> tuple[bytes, list[_Ancillary], int, Any]: ...
+    def recvmsg_into(
+        self, buffers: Iterable[Buffer], ancbufsize: int = 0, flags: int = 0, /
+    ) -> tuple[int, list[_Ancillary], int, Any]: ...
     def send(self, data: Buffer, flags: int = 0, /) -> int: ...
     def sendall(self, data: Buffer, flags: int = 0, /) -> None: ...
+    def sendmsg(
+        self,
+        buffers: Iterable[Buffer],
+        ancdata: Iterable[tuple[int, int, Buffer]] | None = (),
+        flags: int = 0,
+        address: _Address | None = None,
+        /,
+    ) -> int: ...
     def sendfile(self, file: IO[bytes], offset: int = 0, count: int | None = None) -> int: ...
     @overload
     def sendto(self, data: Buffer, address: _Address, /) -> int: ...
@@ -283,6 +300,8 @@ class Socket:
         self, fd: int, offset: int, count: int, /
     ) -> tuple[int, BaseException | None]: ...
 
+def _unix_listen(path: _Path, backlog: int, mode: int | None) -> Socket: ...
+def _socketpair(family: int, type: int, proto: int) -> tuple[Socket, Socket]: ...
 def _resolve(
     host: str | bytes | None, port: int, family: int, type: int, passive: bool
 ) -> list[tuple[int, Any]]: ...

@@ -166,22 +166,33 @@ bool to_ip(int family, PyObject* object, const char* function, SocketAddress& re
 }
 
 bool to_unix(PyObject* object, const char* function, SocketAddress& result) {
-  Ref path;
-  if (PyUnicode_Check(object)) {
-    path = Ref::steal(PyUnicode_EncodeFSDefault(object));
-  } else if (PyBytes_Check(object)) {
-    path = Ref::share(object);
-  } else {
-    PyErr_Format(PyExc_TypeError, "%s(): AF_UNIX address must be str or bytes, not %.100s",
-                 function, Py_TYPE(object)->tp_name);
+  Ref path = Ref::share(object);
+  if (!PyUnicode_Check(object) && !PyBytes_Check(object)) {
+    path =
+        Ref::steal(PyObject_CheckBuffer(object) ? PyBytes_FromObject(object) : PyOS_FSPath(object));
+    if (!path) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError,
+                     "%s(): AF_UNIX address must be str, bytes or os.PathLike, not %.100s",
+                     function, Py_TYPE(object)->tp_name);
+      return false;
+    }
   }
+  if (PyUnicode_Check(path.get())) path = Ref::steal(PyUnicode_EncodeFSDefault(path.get()));
   if (!path) return false;
   auto* address = reinterpret_cast<sockaddr_un*>(&result.storage);
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(path.get()));
   const char* bytes = PyBytes_AS_STRING(path.get());
   const bool abstract = size == 0 || bytes[0] == 0;
+  // The kernel would take what stands in front of it.
+  if (!abstract && std::memchr(bytes, 0, size)) {
+    PyErr_Format(PyExc_ValueError, "%s(): embedded null byte in AF_UNIX path", function);
+    return false;
+  }
   if (size + (abstract ? 0 : 1) > sizeof address->sun_path) {
-    PyErr_SetString(PyExc_OSError, "AF_UNIX path too long");
+    const Ref error = Ref::steal(
+        PyObject_CallFunction(PyExc_OSError, "isO", ENAMETOOLONG, "AF_UNIX path too long", object));
+    if (error) PyErr_SetObject(PyExc_OSError, error.get());
     return false;
   }
   address->sun_family = AF_UNIX;

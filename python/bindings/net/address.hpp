@@ -20,8 +20,9 @@ struct SocketAddress {
   int family() const noexcept { return storage.ss_family; }
 };
 
-// (host, port), for AF_INET6 also (host, port, flowinfo, scope_id), for AF_UNIX a path. A host
-// that is no numeric address is resolved, which parks. False with an exception set: TypeError and
+// (host, port), for AF_INET6 also (host, port, flowinfo, scope_id), for AF_UNIX a path as str,
+// bytes or os.PathLike, which begins with a zero byte when it is an abstract name. A host that is
+// no numeric address is resolved, which parks. False with an exception set: TypeError and
 // OverflowError that begin with `function`, socket.gaierror, Cancelled.
 bool to_address(int family, PyObject* object, const char* function, SocketAddress& result);
 // What getsockname() and accept() of the standard library return. Null with an exception set.

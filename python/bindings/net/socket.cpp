@@ -32,6 +32,7 @@ PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
   if (!self) return nullptr;
   Socket& socket = as_socket(self);
   new (&socket.fd) net::Fd();
+  new (&socket.path) net::BoundPath();
   socket.timeout_ns = -1;
   socket.small_reads = true;
   return self;
@@ -135,6 +136,7 @@ int init(PyObject* self, PyObject* args, PyObject* keywords) {
 // A listener's port is free when the operations in flight have left. Those of this thread were
 // queued to run by the close, so they have when all that is ready has run once.
 void close_now(Socket& socket) {
+  socket.path.remove();  // while the socket lives, nobody takes the file for a stale one
   const bool waits = socket.listening && this_fiber::exists() && tl_home && may_park(*tl_home);
   socket.fd.close();
   const G* g = waits ? current_g() : nullptr;
@@ -162,6 +164,7 @@ PyObject* detach(PyObject* self, PyObject*) {
   ParkGuard guard;
   const auto number = socket.fd.release();
   if (!number) return raise(number.error());
+  socket.path.forget();  // whoever has the descriptor has the name as well
   socket.close_pending = true;
   return PyLong_FromLong(*number);
 }
@@ -171,6 +174,7 @@ void finalize(PyObject* self) {
   if (!socket.fd) return;
   const Ref raised = Ref::steal(take_raised());
   if (PyErr_ResourceWarning(self, 1, "unclosed %R", self) < 0) PyErr_WriteUnraisable(self);
+  socket.path.remove();
   socket.fd.close();
   if (raised) raise_again(Py_NewRef(raised.get()));
 }
@@ -179,6 +183,7 @@ void dealloc(PyObject* self) {
   if (PyObject_CallFinalizerFromDealloc(self) < 0) return;
   Socket& socket = as_socket(self);
   if (socket.weakrefs) PyObject_ClearWeakRefs(self);
+  socket.path.~BoundPath();
   socket.fd.~Fd();
   free_instance(self);
 }
@@ -349,8 +354,8 @@ PyMemberDef members[] = {
 PyMethodDef* all_methods() {
   static std::vector<PyMethodDef> all;
   if (all.empty()) {
-    for (PyMethodDef* table : {lifetime_methods, socket_transfer_methods, socket_connection_methods,
-                               socket_option_methods})
+    for (PyMethodDef* table : {lifetime_methods, socket_transfer_methods, socket_message_methods,
+                               socket_connection_methods, socket_option_methods})
       for (; table->ml_name; ++table)
         all.push_back(*table);
     all.push_back({});

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "net/address.hpp"
+#include "runloom/net/bound_path.hpp"
 #include "runloom/net/fd.hpp"
 #include "runloom/sched/deadline.hpp"
 
@@ -19,6 +20,7 @@ namespace runloom::python {
 struct Socket {
   PyObject_HEAD PyObject* weakrefs;
   net::Fd fd;
+  net::BoundPath path;      // of a Unix listener that unix_listen() made
   std::int64_t timeout_ns;  // negative: none; 0: non-blocking
   int family, type, proto;
   int io_refs;         // files made by makefile() that are open
@@ -56,6 +58,8 @@ PyObject* raise_io(const Socket& socket, std::error_code error);
 PyObject* receive(Socket& socket, Py_ssize_t size, int flags);
 PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int flags);
 PyObject* send_some(Socket& socket, PyObject* data, int flags);
+// sendmsg(2). Parks.
+Result<std::size_t> send_message(const Socket& socket, const msghdr& message, int flags);
 // How many bytes that were; -1 with an exception set.
 Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags);
 
@@ -63,7 +67,10 @@ Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags);
 extern PyMethodDef socket_transfer_methods[];
 extern PyMethodDef socket_connection_methods[];
 extern PyMethodDef socket_option_methods[];
+extern PyMethodDef socket_message_methods[];
 
 bool add_socket_type(PyObject* module);
+// What Unix sockets need besides: _unix_listen, _socketpair.
+bool add_unix_functions(PyObject* module);
 
 }  // namespace runloom::python

@@ -9,6 +9,7 @@
 
 #include "core/park.hpp"
 #include "net/socket.hpp"
+#include "runloom/net/unix_socket.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
 #include "support/ref.hpp"
@@ -57,7 +58,10 @@ PyObject* accept(PyObject* self, PyObject*) {
   int number;
   {
     ParkGuard guard;
-    const auto accepted = listener.fd.accept(peer.data(), &peer.size, listener.deadline());
+    const auto accepted =
+        listener.family == AF_UNIX
+            ? net::accept_unix(listener.fd, peer.data(), &peer.size, listener.deadline())
+            : listener.fd.accept(peer.data(), &peer.size, listener.deadline());
     if (!accepted) return raise_io(listener, accepted.error());
     number = *accepted;
   }
@@ -109,6 +113,8 @@ Result<void> connect_to(const Socket& socket, const SocketAddress& peer) {
     return {};
   }
   ParkGuard guard;
+  if (socket.family == AF_UNIX)
+    return net::connect_unix(socket.fd, peer.data(), peer.size, socket.deadline());
   auto connected = socket.fd.connect(peer.data(), peer.size, socket.deadline());
   if (connected && undo_self_connect(socket, peer)) return fail(Errc::self_connect);
   return connected;

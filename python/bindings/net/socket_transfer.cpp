@@ -5,6 +5,7 @@
 #include "net/buffer.hpp"
 #include "net/recv_bytes.hpp"
 #include "net/socket.hpp"
+#include "runloom/net/unix_socket.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
 #include "support/ref.hpp"
@@ -150,7 +151,7 @@ PyObject* sendto(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   message.msg_iov = &memory;
   message.msg_iovlen = 1;
   ParkGuard guard;
-  const auto sent = socket.fd.sendmsg(message, flags_of(socket, flags), socket.deadline());
+  const auto sent = send_message(socket, message, flags);
   if (!sent) return raise_io(socket, sent.error());
   return PyLong_FromSize_t(*sent);
 }
@@ -220,6 +221,13 @@ PyObject* send_some(Socket& socket, PyObject* data, int flags) {
   const auto count = socket.fd.send(memory.bytes(), flags_of(socket, flags), socket.deadline());
   if (!count) return raise_io(socket, count.error());
   return PyLong_FromSize_t(*count);
+}
+
+Result<std::size_t> send_message(const Socket& socket, const msghdr& message, int flags) {
+  flags = flags_of(socket, flags);
+  if (socket.family == AF_UNIX && socket.type == SOCK_DGRAM && message.msg_name)
+    return net::sendmsg_to(socket.fd, message, flags, socket.deadline());
+  return socket.fd.sendmsg(message, flags, socket.deadline());
 }
 
 Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags) {

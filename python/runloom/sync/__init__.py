@@ -44,7 +44,7 @@ from runloom_c import _sync_fiber as fiber
 from runloom_c import current_g as current
 from runloom_c import sched_yield as yield_now
 
-from .socket import Socket, tcp_connect, tcp_listen
+from .socket import Socket, socketpair, tcp_connect, tcp_listen, unix_connect, unix_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,11 @@ __all__ = [
     "run",
     "select",
     "sleep",
+    "socketpair",
     "tcp_connect",
     "tcp_listen",
+    "unix_connect",
+    "unix_listen",
     "unpark_many",
     "wake",
     "yield_now",

@@ -1,4 +1,4 @@
-"""Sockets that read like blocking code: Socket, tcp_connect and tcp_listen.
+"""Sockets that read like blocking code: Socket, and how to get one.
 
 The type is native; here is what is built on its methods.
 """
@@ -10,12 +10,12 @@ import socket as _socket
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from runloom_c import Socket, _resolve
+from runloom_c import Socket, _resolve, _socketpair, _unix_listen
 
 if TYPE_CHECKING:
-    from runloom_c import _Address
+    from runloom_c import _Address, _Path
 
-__all__ = ["Socket", "tcp_connect", "tcp_listen"]
+__all__ = ["Socket", "socketpair", "tcp_connect", "tcp_listen", "unix_connect", "unix_listen"]
 
 _CHUNK = 256 * 1024
 
@@ -97,6 +97,44 @@ def tcp_listen(
         sock.close()
         raise
     return sock
+
+
+def unix_connect(path: _Path, *, timeout: float | None = None) -> Socket:
+    """Connect to a Unix socket; a path that begins with a zero byte is an abstract name.
+
+    Waits while the listener's queue is full, at most for the timeout in seconds (TimeoutError); the
+    socket that comes out has none.
+    """
+    sock = Socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        if timeout is not None:
+            # Zero would be a socket that doesn't wait; it still gets a try.
+            sock.settimeout(max(timeout, 1e-6))
+        sock.connect(path)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def unix_listen(path: _Path, *, backlog: int = 128, mode: int | None = None) -> Socket:
+    """Listen on a Unix socket; a path that begins with a zero byte is an abstract name, and an
+    empty one lets the kernel choose such a name.
+
+    The mode is that of the socket's file from its first moment; None leaves it to the umask. A
+    file that a server left behind which is gone is replaced; while one still has it, and when it
+    is not the file of a socket, OSError(EADDRINUSE). close() removes the file if it is still the
+    one that was made here, in the process that made it.
+    """
+    return _unix_listen(path, backlog, mode)
+
+
+def socketpair(
+    family: int = _socket.AF_UNIX, type: int = _socket.SOCK_STREAM, proto: int = 0
+) -> tuple[Socket, Socket]:
+    """Two sockets that are connected to each other."""
+    return _socketpair(family, type, proto)
 
 
 # ---- methods of Socket ----
