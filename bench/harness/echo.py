@@ -1,4 +1,4 @@
-"""TCP echo servers as subjects: started pinned, driven by the load generator, watched in /proc."""
+"""Echo servers as subjects: started pinned, driven by a load generator, watched in /proc."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,9 @@ METRICS = [
     Metric("p999/p50"),
 ]
 
+# Of datagrams only.
+DELIVERED = Metric("delivered %", higher_is_better=True)
+
 START_SECONDS = 15.0
 
 
@@ -38,17 +41,21 @@ class ServerSpec:
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    udp: bool = False
 
     @staticmethod
-    def of(*argv: str | Path, env: Mapping[str, str] | None = None) -> ServerSpec:
-        return ServerSpec(tuple(map(str, argv)), tuple((env or {}).items()))
+    def of(
+        *argv: str | Path, env: Mapping[str, str] | None = None, udp: bool = False
+    ) -> ServerSpec:
+        return ServerSpec(tuple(map(str, argv)), tuple((env or {}).items()), udp)
 
 
 class Server:
     """One running server."""
 
     def __init__(self, spec: ServerSpec, cores: Cores):
-        self.port = free_port()
+        kind = socket.SOCK_DGRAM if spec.udp else socket.SOCK_STREAM
+        self.port = free_port(kind)
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (stop() closes it)
         argv = [word.replace("{port}", str(self.port)) for word in spec.argv]
         self.child = process.start(
@@ -59,17 +66,17 @@ class Server:
             stderr=self._log,
         )
         try:
-            self._wait_until_it_accepts()
+            self._wait_until_it_serves(_answers if spec.udp else _accepts)
         except BaseException:
             self.stop()
             raise
 
-    def _wait_until_it_accepts(self) -> None:
+    def _wait_until_it_serves(self, serves: Callable[[int], None]) -> None:
         end = time.monotonic() + START_SECONDS
         while True:
             self.check_alive()
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                serves(self.port)
                 return
             except OSError as error:
                 if time.monotonic() > end:
@@ -99,6 +106,18 @@ class Server:
     def stop(self) -> None:
         process.stop(self.child)
         self._log.close()
+
+
+def _accepts(port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+
+def _answers(port: int) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.settimeout(0.1)
+        probe.connect(("127.0.0.1", port))
+        probe.send(b"probe")
+        probe.recv(16)
 
 
 class ServerSet:
@@ -144,6 +163,7 @@ class LoadGenerator:
     cores: Cores
     seconds: float
     warm_up: float
+    engines: bool = True  # it has two and can be told which to take
     servers: ServerSet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +188,8 @@ class LoadGenerator:
         engine = "uring" if load.conns >= 16 else "epoll"
         argv = [
             *(str(self.program), "-p", str(server.port), "-c", str(load.conns)),
-            *("-s", str(load.size), "-D", str(load.depth), "-e", engine),
+            *("-s", str(load.size), "-D", str(load.depth)),
+            *(["-e", engine] if self.engines else []),
             *("-t", str(self.seconds), "-w", str(self.warm_up), "-P", str(server.child.pid)),
             *(["-b"] if load.busy and not self.cores.shared else []),
         ]
@@ -191,6 +212,9 @@ class LoadGenerator:
             "p999 us": figures["p999_us"],
             "p999/p50": figures["p999_us"] / figures["p50_us"],
         }
+        if "lost" in figures:
+            sent = figures["requests"] + figures["lost"]
+            named[DELIVERED.unit] = 100 * figures["requests"] / sent
         values = {(load.case, unit): value for unit, value in named.items()}
         return Reading(values, own_cpu=done.cpu + server.cpu() - before)
 
@@ -199,7 +223,7 @@ def _pairs(line: str) -> list[tuple[str, str, str]]:
     return [word.partition("=") for word in line.split()]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
+def free_port(kind: int = socket.SOCK_STREAM) -> int:
+    with socket.socket(type=kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -239,7 +239,8 @@ Result<std::size_t> IoLoop::attempt(PollDesc& desc, unsigned direction, Attempt&
   const bool reads = direction == kRead;
   return transfer(desc, reads ? kReadSide : kWriteSide,
                   reads ? WaitReason::io_read : WaitReason::io_write, deadline,
-                  (flags & MSG_DONTWAIT) == 0, 0, [&] { return attempt.make(desc.fd); });
+                  (flags & MSG_DONTWAIT) == 0, attempt.wanted(),
+                  [&] { return attempt.make(desc.fd); });
 }
 
 Result<int> IoLoop::accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size,

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "runloom/net/udp_endpoint.hpp"
@@ -19,31 +20,34 @@ namespace runloom::net {
 namespace {
 
 constexpr std::size_t kMessages = 64;      // of one system call
+constexpr std::size_t kFew = 8;            // that a receive is always ready for
 constexpr std::size_t kParts = 256;        // pieces of memory that they have
 constexpr std::size_t kMostSegments = 64;  // of one message; newer kernels take 128
 constexpr std::size_t kMostBytes = kMostUdpIpv4;
 
+// Makes ready for as many datagrams as came lately, because most calls find few, and for the rest
+// only when those have all come.
 class Receives final : public Attempt {
  public:
-  Receives(std::span<Datagram> datagrams, bool tells_more) noexcept
-      : datagrams_(datagrams.first(std::min(datagrams.size(), kMessages))),
-        tells_more_(tells_more) {
-    for (std::size_t i = 0; i < datagrams_.size(); ++i) {
-      Datagram& datagram = datagrams_[i];
-      parts_[i] = {datagram.buffer.data(), datagram.buffer.size()};
-      msghdr& message = messages_[i].msg_hdr;
-      message = {};
-      message.msg_name = datagram.peer.fill();
-      message.msg_namelen = Address::kMostSize;
-      message.msg_iov = &parts_[i];
-      message.msg_iovlen = 1;
-      if (tells_more) expect_control(message, rooms_[i]);
-    }
+  // `hears_errors`: recvmmsg may have stopped at one, which is told by the next call only.
+  Receives(std::span<Datagram> datagrams, bool tells_more, bool hears_errors,
+           std::size_t lately) noexcept
+      : Attempt(hears_errors ? 0 : std::min(datagrams.size(), kMessages)),
+        datagrams_(datagrams.first(std::min(datagrams.size(), kMessages))),
+        tells_more_(tells_more),
+        may_add_(!hears_errors) {
+    prepare(hears_errors ? datagrams_.size() : std::min(datagrams_.size(), lately));
   }
 
   ssize_t make(int fd) noexcept override {
-    return ::recvmmsg(fd, messages_.data(), static_cast<unsigned>(datagrams_.size()), MSG_TRUNC,
-                      nullptr);
+    const std::size_t tried = prepared_;
+    const int first = take(fd, 0);
+    if (first < 0 || static_cast<std::size_t>(first) < tried || tried == datagrams_.size() ||
+        !may_add_)
+      return first;
+    prepare(datagrams_.size());
+    const int more = take(fd, tried);
+    return more > 0 ? first + more : first;
   }
 
   void report(std::size_t count) noexcept {
@@ -58,8 +62,29 @@ class Receives final : public Attempt {
   }
 
  private:
+  int take(int fd, std::size_t from) noexcept {
+    return ::recvmmsg(fd, &messages_[from], static_cast<unsigned>(prepared_ - from), MSG_TRUNC,
+                      nullptr);
+  }
+
+  void prepare(std::size_t count) noexcept {
+    for (; prepared_ < count; ++prepared_) {
+      Datagram& datagram = datagrams_[prepared_];
+      parts_[prepared_] = {datagram.buffer.data(), datagram.buffer.size()};
+      msghdr& message = messages_[prepared_].msg_hdr;
+      message = {};
+      message.msg_name = datagram.peer.fill();
+      message.msg_namelen = Address::kMostSize;
+      message.msg_iov = &parts_[prepared_];
+      message.msg_iovlen = 1;
+      if (tells_more_) expect_control(message, rooms_[prepared_]);
+    }
+  }
+
   const std::span<Datagram> datagrams_;
   const bool tells_more_;
+  const bool may_add_;
+  std::size_t prepared_ = 0;
   std::array<mmsghdr, kMessages> messages_;
   std::array<iovec, kMessages> parts_;
   std::array<ControlRoom, kMessages> rooms_;
@@ -206,9 +231,13 @@ Result<std::size_t> send_pieces(const Fd& fd, int family, std::size_t count, Dea
 
 Result<std::size_t> UdpEndpoint::recv_many(std::span<Datagram> datagrams, Deadline deadline) const {
   if (datagrams.empty()) return std::size_t{0};
-  Receives batch(datagrams, tells_more_);
+  const std::atomic_ref lately(lately_);
+  const std::size_t expected = lately.load(std::memory_order_relaxed);
+  Receives batch(datagrams, tells_more_, hears_errors(), expected);
   RUNLOOM_TRY(const std::size_t count, fd_.attempt(kRead, batch, 0, deadline));
   batch.report(count);
+  const std::size_t next = std::clamp(2 * count, kFew, kMessages);
+  if (next != expected) lately.store(static_cast<std::uint8_t>(next), std::memory_order_relaxed);
   return count;
 }
 

@@ -94,6 +94,7 @@ Result<UdpEndpoint> UdpEndpoint::connect(const Address& peer, const UdpOptions& 
   if (local.family() != AF_UNSPEC && ::bind(number, local.data(), local.size()) != 0)
     return fail(last_errno());
   if (::connect(number, peer.data(), peer.size()) != 0) return fail(last_errno());
+  endpoint.hears_errors_ = true;
   return endpoint;
 }
 
@@ -108,6 +109,7 @@ Result<UdpEndpoint> UdpEndpoint::adopt(int fd) {
   endpoint.coalesces_ = is_on(fd, IPPROTO_UDP, kUdpGro);
   endpoint.tells_more_ = endpoint.coalesces_ || is_on(fd, IPPROTO_IP, IP_PKTINFO) ||
                          (family == AF_INET6 && is_on(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO));
+  endpoint.hears_errors_ = true;  // it may be connected, or have asked for them (IP_RECVERR)
   return endpoint;
 }
 
@@ -186,6 +188,7 @@ Result<void> UdpEndpoint::set_peer(const Address& peer) const {
   if (!peer.is_ip()) return fail_errno(EAFNOSUPPORT);  // AF_UNSPEC would disconnect
   const Fd::Use use(fd_);
   if (!use) return fail(Errc::closed);
+  std::atomic_ref(hears_errors_).store(true, std::memory_order_relaxed);
   if (::connect(use.number(), peer.data(), peer.size()) != 0) return fail(last_errno());
   return {};
 }

@@ -188,7 +188,7 @@ def test_list_and_unknown_suites(suites: Path) -> None:
     assert listed.returncode == 0
     assert "fake-one" in listed.stdout
     assert "Says what it is" in listed.stdout
-    for suite in ("micro", "cpp-echo", "py-sync-echo", "memory"):
+    for suite in ("micro", "cpp-echo", "udp-echo", "py-sync-echo", "memory"):
         assert suite in listed.stdout
     unknown = compare("no-such-suite")
     assert unknown.returncode == 2

@@ -54,9 +54,16 @@ class Attempt {
   // Makes the system call, without blocking: what it returned, -1 and errno when it failed, EAGAIN
   // when it has to wait. May not park.
   virtual ssize_t make(int fd) noexcept = 0;
+  // What it asks for, where getting less says that there was no more: the next attempt waits first.
+  // 0: nothing says that.
+  std::size_t wanted() const noexcept { return wanted_; }
 
  protected:
+  explicit Attempt(std::size_t wanted = 0) noexcept : wanted_(wanted) {}
   ~Attempt() = default;
+
+ private:
+  const std::size_t wanted_;
 };
 
 class Fd {

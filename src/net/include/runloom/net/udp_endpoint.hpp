@@ -9,7 +9,9 @@
 // only where the endpoint is connected. Others never hear of it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <utility>
@@ -142,6 +144,10 @@ class UdpEndpoint {
   bool coalesces_received() const noexcept { return coalesces_; }
 
  private:
+  // Whether it may be connected now: only then it is told of the network's errors.
+  bool hears_errors() const noexcept {
+    return std::atomic_ref(hears_errors_).load(std::memory_order_relaxed);
+  }
   UdpEndpoint(Fd fd, int family) noexcept : fd_(std::move(fd)), family_(family) {}
   static Result<UdpEndpoint> make(int family, const UdpOptions& options);
   Result<void> set(int ipv4_name, int ipv6_name, int value) const;
@@ -151,6 +157,8 @@ class UdpEndpoint {
   int family_ = 0;
   bool tells_more_ = false;  // received datagrams come with control messages
   bool coalesces_ = false;
+  mutable bool hears_errors_ = false;  // these two are used by any thread, as atomics
+  mutable std::uint8_t lately_ = 8;    // how many datagrams recv_many should be ready for
 };
 
 }  // namespace runloom::net
