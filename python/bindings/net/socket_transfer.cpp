@@ -93,8 +93,24 @@ PyObject* recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   return receive_into(as_socket(self), value[0], size, flags);
 }
 
+// One message with its sender. No size at all still takes a datagram, as the standard library's
+// recvfrom does.
+Result<std::size_t> receive_from(const Socket& socket, std::span<std::byte> bytes, int flags,
+                                 SocketAddress& from) {
+  iovec memory{bytes.data(), bytes.size()};
+  msghdr message{};
+  message.msg_name = &from.storage;
+  message.msg_namelen = sizeof from.storage;
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  ParkGuard guard;
+  auto got = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
+  if (got) from.size = message.msg_namelen;
+  return got;
+}
+
 PyObject* recvfrom(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  Socket& socket = as_socket(self);
+  const Socket& socket = as_socket(self);
   Py_ssize_t size;
   int flags = 0;
   if (!check_count("recvfrom", count, 1, 2) || !to_size(args[0], "bufsize", size) ||
@@ -102,17 +118,11 @@ PyObject* recvfrom(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   Ref bytes = Ref::steal(PyBytes_FromStringAndSize(nullptr, size));
   if (!bytes) return nullptr;
+  const std::span memory(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.get())),
+                         static_cast<std::size_t>(size));
   SocketAddress from;
-  iovec memory{PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(size)};
-  msghdr message{};
-  message.msg_name = &from.storage;
-  message.msg_namelen = sizeof from.storage;
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  ParkGuard guard;
-  const auto got = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
+  const auto got = receive_from(socket, memory, flags, from);
   if (!got) return raise_io(socket, got.error());
-  from.size = message.msg_namelen;
   PyObject* data = bytes.release();
   if (*got < static_cast<std::size_t>(size) &&
       _PyBytes_Resize(&data, static_cast<Py_ssize_t>(*got)) < 0)
@@ -120,6 +130,31 @@ PyObject* recvfrom(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   bytes = Ref::steal(data);
   const Ref address = Ref::steal(from_address(from));
   return address ? PyTuple_Pack(2, data, address.get()) : nullptr;
+}
+
+PyObject* recvfrom_into(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const parameters[] = {"buffer", "nbytes", "flags"};
+  static const Signature signature{"recvfrom_into", parameters, 3, 1, 3};
+  const Socket& socket = as_socket(self);
+  PyObject* value[3];
+  Py_ssize_t size = 0;
+  int flags = 0;
+  Buffer memory;
+  if (!parse(signature, args, count, names, value) ||
+      (value[1] && !to_size(value[1], "nbytes", size)) || !check_size(size, "recvfrom_into") ||
+      (value[2] && !to_flags(value[2], flags)) || !memory.write(value[0]))
+    return nullptr;
+  auto bytes = memory.bytes();
+  if (static_cast<std::size_t>(size) > bytes.size()) {
+    PyErr_SetString(PyExc_ValueError, "nbytes is greater than the length of the buffer");
+    return nullptr;
+  }
+  if (size != 0) bytes = bytes.first(static_cast<std::size_t>(size));
+  SocketAddress from;
+  const auto got = receive_from(socket, bytes, flags, from);
+  if (!got) return raise_io(socket, got.error());
+  PyObject* address = from_address(from);
+  return address ? Py_BuildValue("(nN)", static_cast<Py_ssize_t>(*got), address) : nullptr;
 }
 
 PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -258,9 +293,13 @@ PyMethodDef socket_transfer_methods[] = {
     method("recvfrom", &recvfrom, METH_FASTCALL,
            "recvfrom($self, bufsize, flags=0, /)\n--\n\n"
            "Receive (data, address); on a stream the address is None."),
+    fast_method("recvfrom_into", &recvfrom_into,
+                "recvfrom_into($self, /, buffer, nbytes=0, flags=0)\n--\n\n"
+                "Receive into a buffer, up to nbytes (0: its size); return (how many, address)."),
     method("send", &send, METH_FASTCALL,
            "send($self, data, flags=0, /)\n--\n\n"
-           "Send; return how many bytes the kernel took, at least one."),
+           "Send; return how many bytes the kernel took: all of a datagram, of a stream at least "
+           "one."),
     method("sendall", &sendall, METH_FASTCALL,
            "sendall($self, data, flags=0, /)\n--\n\n"
            "Send all of the data. The socket's timeout bounds the whole call.\n\n"

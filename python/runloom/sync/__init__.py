@@ -44,7 +44,15 @@ from runloom_c import _sync_fiber as fiber
 from runloom_c import current_g as current
 from runloom_c import sched_yield as yield_now
 
-from .socket import Socket, socketpair, tcp_connect, tcp_listen, unix_connect, unix_listen
+from .socket import (
+    Socket,
+    socketpair,
+    tcp_connect,
+    tcp_listen,
+    udp_endpoint,
+    unix_connect,
+    unix_listen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +76,7 @@ __all__ = [
     "socketpair",
     "tcp_connect",
     "tcp_listen",
+    "udp_endpoint",
     "unix_connect",
     "unix_listen",
     "unpark_many",

@@ -5,6 +5,7 @@ The type is native; here is what is built on its methods.
 
 from __future__ import annotations
 
+import errno
 import io
 import socket as _socket
 import time
@@ -15,7 +16,15 @@ from runloom_c import Socket, _resolve, _socketpair, _unix_listen
 if TYPE_CHECKING:
     from runloom_c import _Address, _Path
 
-__all__ = ["Socket", "socketpair", "tcp_connect", "tcp_listen", "unix_connect", "unix_listen"]
+__all__ = [
+    "Socket",
+    "socketpair",
+    "tcp_connect",
+    "tcp_listen",
+    "udp_endpoint",
+    "unix_connect",
+    "unix_listen",
+]
 
 _CHUNK = 256 * 1024
 
@@ -97,6 +106,102 @@ def tcp_listen(
         sock.close()
         raise
     return sock
+
+
+def udp_endpoint(
+    local_addr: _Address | None = None,
+    remote_addr: _Address | None = None,
+    *,
+    family: int = _socket.AF_UNSPEC,
+    reuse_address: bool = False,
+    reuse_port: bool = False,
+    allow_broadcast: bool = False,
+) -> Socket:
+    """A socket for datagrams, bound to local_addr and connected to remote_addr, where given.
+
+    Addresses are (host, port), for IPv6 also (host, port, flowinfo, scope_id). A local host of
+    None or "" is every IPv4 address, "::" every IPv6 and IPv4 address; port 0 lets the kernel
+    choose. Of names the first pair of addresses that fits together is taken; without any address
+    the socket is an unbound IPv4 one. A connected socket sends to its peer and hears from it alone,
+    also that nobody is there (ConnectionRefusedError), which others don't hear. With reuse_port
+    several sockets share the port; with allow_broadcast it may send to broadcast addresses.
+
+    An empty datagram is received as b"", and is no end.
+    """
+    if family not in (_socket.AF_UNSPEC, _socket.AF_INET, _socket.AF_INET6):
+        raise ValueError(f"family must be AF_INET or AF_INET6, not {family!r}")
+    locals_ = _udp_addresses("local_addr", local_addr, family, True)
+    remotes = _udp_addresses("remote_addr", remote_addr, family, False)
+    error: OSError | None = None
+    try:
+        for chosen, local, remote in _udp_pairs(locals_, remotes, family):
+            sock = Socket(chosen, _socket.SOCK_DGRAM)
+            try:
+                if reuse_address:
+                    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+                if reuse_port:
+                    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEPORT, 1)
+                if allow_broadcast:
+                    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_BROADCAST, 1)
+                if local is not None:
+                    sock.bind(local)
+                if remote is not None:
+                    sock.connect(remote)
+            except OSError as failure:
+                sock.close()
+                error = failure
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        if error is None:
+            raise OSError(
+                errno.EAFNOSUPPORT,
+                f"{local_addr!r} and {remote_addr!r} have no address family in common",
+            )
+        raise error
+    finally:
+        error = None  # its traceback refers to this frame
+
+
+def _udp_addresses(
+    name: str, address: _Address | None, family: int, passive: bool
+) -> list[tuple[int, Any]]:
+    """The addresses that local_addr or remote_addr stands for; none where it is None."""
+    if address is None:
+        return []
+    if not isinstance(address, tuple) or not 2 <= len(address) <= 4:
+        raise TypeError(f"{name} must be a tuple (host, port), not {address!r}")
+    host, port, *rest = address
+    if passive and not host:
+        host = "0.0.0.0" if family != _socket.AF_INET6 else "::"
+    found = _resolve(host, port, family, _socket.SOCK_DGRAM, passive)
+    if not rest:
+        return found
+    # What the tuple says besides overrides what the text of the host says.
+    full = [(each, (*resolved[:2], *rest)) for each, resolved in found if each == _socket.AF_INET6]
+    if not full:
+        raise ValueError(f"{name} has a flow label or a scope, which only IPv6 has: {address!r}")
+    return full
+
+
+def _udp_pairs(
+    locals_: list[tuple[int, Any]], remotes: list[tuple[int, Any]], family: int
+) -> list[tuple[int, Any, Any]]:
+    """(family, local, remote) that fit together, in the resolver's order."""
+    if locals_ and remotes:
+        return [
+            (one, local, remote)
+            for one, remote in remotes
+            for other, local in locals_
+            if one == other
+        ]
+    if locals_:
+        return [(each, local, None) for each, local in locals_]
+    if remotes:
+        return [(each, None, remote) for each, remote in remotes]
+    return [(family or _socket.AF_INET, None, None)]
 
 
 def unix_connect(path: _Path, *, timeout: float | None = None) -> Socket:
@@ -278,8 +383,6 @@ def sendfile(sock: Socket, file: IO[bytes], offset: int = 0, count: int | None =
 
 
 def _cannot_send(error: OSError) -> bool:
-    import errno
-
     return error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE)
 
 
