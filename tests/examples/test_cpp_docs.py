@@ -17,6 +17,8 @@ COMPILE_LIMIT = 240.0  # seconds, on a machine that is busy otherwise
 pytestmark = pytest.mark.timeout(2 * COMPILE_LIMIT)
 README = (ROOT / "README.md").read_text()
 TOUR = (ROOT / "docs" / "cpp.md").read_text()
+# A program of the tour, and what the page says that it prints.
+PROGRAMS = re.findall(r"^```cpp\n(.*?)^```\n\nprints\n\n```text\n(.*?)^```$", TOUR, re.M | re.S)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -110,9 +112,13 @@ def test_the_server_of_the_readme_built_with_pkg_config(
     echoes([str(tmp_path / "a.out")], port, LD_LIBRARY_PATH=str(prefix / "lib"))
 
 
-def test_the_tour_prints_what_it_says(prefix: Path, tmp_path: Path) -> None:
-    [program] = blocks(TOUR, "cpp")
-    [output] = blocks(TOUR, "text")
+def test_the_tour_has_no_programs_that_are_not_run() -> None:
+    assert len(PROGRAMS) == len(blocks(TOUR, "cpp")) == len(blocks(TOUR, "text"))
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_the_tour_prints_what_it_says(prefix: Path, tmp_path: Path, number: int) -> None:
+    program, output = PROGRAMS[number]
     (tmp_path / "server.cpp").write_text(program)
     compiled = output_of(
         command("g++ ") + " -Wall -Wextra -Wshadow",

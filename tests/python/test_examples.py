@@ -220,6 +220,59 @@ def test_echo_with_nc() -> None:
         assert output_of([nc, "-w", "5", "127.0.0.1", port], b"hello\n").startswith("hello\n")
 
 
+# ---- udp_echo ----
+
+
+@contextmanager
+def datagrams(server: Example) -> Iterator[socket.socket]:
+    with socket.socket(type=socket.SOCK_DGRAM) as client:
+        client.settimeout(LIMIT)
+        client.connect(server.address)
+        yield client
+
+
+def test_udp_echo_serves_many_at_once() -> None:
+    with running("udp_echo") as server, ExitStack() as stack:
+        clients = [stack.enter_context(datagrams(server)) for _ in range(20)]
+        for size in (1, 0, 1400):  # more would not fit into its receive buffer
+            for i, client in enumerate(clients):
+                client.send(bytes([i]) * size)
+            for i, client in enumerate(clients):
+                assert client.recv(65_536) == bytes([i]) * size
+        clients[0].send(b"x" * 65_507)
+        assert clients[0].recv(65_536) == b"x" * 65_507
+
+
+def test_udp_echo_with_nc() -> None:
+    nc = tool("nc")
+    with (
+        running("udp_echo") as server,
+        subprocess.Popen(
+            [nc, "-u", "127.0.0.1", str(server.address[1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as client,
+    ):
+        assert client.stdin is not None and client.stdout is not None
+        killer = threading.Timer(LIMIT, client.kill)
+        killer.start()
+        client.stdin.write(b"hello\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == b"hello\n"
+        killer.cancel()
+        client.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_udp_echo_ends_cleanly(number: signal.Signals) -> None:
+    example = Example("udp_echo")
+    example.end(number)
+
+
+def test_udp_echo_says_how_it_is_used() -> None:
+    assert "python examples/python/udp_echo.py" in output_of(command("udp_echo", "--help"))
+
+
 # ---- proxy ----
 
 
