@@ -133,6 +133,7 @@ class BufferedReader::Late final : public RecvBuffer {
     if (!reader_.make_room(wanted_)) return {};
     return std::as_writable_bytes(std::span(reader_.data_.get(), reader_.size_));
   }
+  std::size_t room() const noexcept override { return std::max(reader_.capacity_, wanted_); }
   void give_back(std::ptrdiff_t count) noexcept override {
     if (count > 0) {
       reader_.end_ = static_cast<std::size_t>(count);

@@ -50,6 +50,7 @@ class Lease final : public RecvBuffer {
     if (!buffer_) buffer_ = pool().take();
     return {buffer_.get(), buffer_ ? kBuffer : 0};
   }
+  std::size_t room() const noexcept override { return kBuffer; }
   void give_back(std::ptrdiff_t count) noexcept override {
     if (count > 0) return;
     const int err = errno;

@@ -134,8 +134,7 @@ Result<int> Fd::release() noexcept {
 // ---------------------------------------------------------------- operations
 
 Result<std::size_t> Fd::recv_late(RecvBuffer& buffer, Deadline deadline) const {
-  return operate<Result<std::size_t>>(
-      desc_, generation_, kReadSide, deadline,
+  return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.recv_late(desc, buffer, deadline); });
 }
 
@@ -146,7 +145,7 @@ Result<std::size_t> Fd::send(std::span<const std::byte> data, int flags, Deadlin
 }
 
 Result<std::size_t> Fd::recvmsg(msghdr& message, int flags, Deadline deadline) const {
-  return operate<Result<std::size_t>>(desc_, generation_, kReadSide, deadline,
+  return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
                                       [&](Netpoll& netpoll, PollDesc& desc) {
                                         return netpoll.recvmsg(desc, message, flags, deadline);
                                       });
@@ -166,12 +165,11 @@ Result<std::size_t> Fd::attempt(unsigned direction, Attempt& attempt, int flags,
   };
   if (direction == kWrite)
     return operate_write<Result<std::size_t>>(desc_, generation_, deadline, make);
-  return operate<Result<std::size_t>>(desc_, generation_, kReadSide, deadline, make);
+  return operate_read<Result<std::size_t>>(desc_, generation_, deadline, make);
 }
 
 Result<std::size_t> Fd::read(std::span<std::byte> buffer, Deadline deadline) const {
-  return operate<Result<std::size_t>>(
-      desc_, generation_, kReadSide, deadline,
+  return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.read(desc, buffer, deadline); });
 }
 

@@ -31,6 +31,24 @@ Result<void> ForeignFds::link(int fd, detail::WaitNode& node) {
   return armed;
 }
 
+Result<unsigned> ForeignFds::wait(int fd, unsigned directions, Deadline deadline) {
+  Watch watch{directions};
+  detail::WaitNode node(detail::begin_wait(), kWakeEvent);
+  node.data = &watch;
+  if (auto linked = link(fd, node); !linked) {
+    detail::try_abandon(node.token);
+    return Unexpected{linked.error()};
+  }
+  const detail::WakeCode code =
+      detail::wait(node.token, {.reason = WaitReason::io_poll,
+                                .object = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+                                .deadline = deadline,
+                                .external = true});
+  settle(fd, node);
+  if (code == kWakeEvent && watch.ended == detail::kWakePending) return watch.ready;
+  return fail(detail::wake_error(code == kWakeEvent ? watch.ended : code));
+}
+
 void ForeignFds::settle(int fd, detail::WaitNode& node) noexcept {
   std::lock_guard hold(mutex_);
   const auto it = entries_.find(fd);

@@ -42,6 +42,8 @@ class ForeignFds {
   // Adds a node with a Watch. Fails with what the kernel says (EBADF, EPERM for what can't be
   // watched), EBUSY when a live Fd owns the number.
   Result<void> link(int fd, detail::WaitNode& node);
+  // Parks until the descriptor is ready; returns the ready ones of `directions`.
+  Result<unsigned> wait(int fd, unsigned directions, Deadline deadline);
   // When the wait is over, however it ended: removes the node, and the entry with the last one.
   void settle(int fd, detail::WaitNode& node) noexcept;
   // An event. Dropped when the entry is another one by now.

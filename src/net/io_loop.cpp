@@ -9,6 +9,7 @@
 
 #include "poll_home.hpp"
 #include "runloom/sched/fiber.hpp"
+#include "runloom/sched/scheduler.hpp"
 
 namespace runloom::net {
 namespace {
@@ -131,6 +132,24 @@ SigpipeGuard::~SigpipeGuard() {
 }
 
 // ---------------------------------------------------------------- the loop
+
+void IoLoop::give_way() noexcept {
+  this_fiber::yield();
+}
+
+void IoLoop::before_accept() noexcept {
+  constexpr int kAcceptsPerTurn = 64;
+  constexpr int kLongestTurn = 64;  // yields
+  const Hub& hub = *detail::fiber_hub();
+  if (accept_turn_ == hub.turn_ns() && accepted_ >= kAcceptsPerTurn)
+    for (int i = 0; i < kLongestTurn && accept_turn_ == hub.turn_ns(); ++i)
+      this_fiber::yield();
+  if (accept_turn_ != hub.turn_ns()) {
+    accept_turn_ = hub.turn_ns();
+    accepted_ = 0;
+  }
+  ++accepted_;
+}
 
 template <class Call>
 Result<std::size_t> IoLoop::transfer(PollDesc& desc, Side side, WaitReason reason,

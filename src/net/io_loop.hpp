@@ -10,13 +10,13 @@ namespace runloom::net {
 class IoLoop : public Netpoll {
  public:
   Result<std::size_t> recv(PollDesc& desc, std::span<std::byte> buffer, int flags,
-                           Deadline deadline) final;
-  Result<std::size_t> recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) final;
+                           Deadline deadline) override;
+  Result<std::size_t> recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) override;
   Result<std::size_t> send(PollDesc& desc, std::span<const std::byte> data, int flags,
-                           Deadline deadline) final;
-  Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags, Deadline deadline) final;
+                           Deadline deadline) override;
+  Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags, Deadline deadline) override;
   Result<std::size_t> sendmsg(PollDesc& desc, const msghdr& message, int flags,
-                              Deadline deadline) final;
+                              Deadline deadline) override;
   Result<int> accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size, Deadline deadline) final;
   Result<void> connect(PollDesc& desc, const sockaddr* peer, socklen_t peer_size,
                        Deadline deadline) final;
@@ -36,16 +36,18 @@ class IoLoop : public Netpoll {
   // Waits until one of the watch's directions is ready: kWakeEvent, or why it ended otherwise.
   virtual Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) = 0;
   // Lets others run: the caller's operations have succeeded many times without a wait (S04).
-  virtual void give_way() noexcept = 0;
+  virtual void give_way() noexcept;
   // Called before each accept: a storm of connections must not starve those that are served
   // already (S28).
-  virtual void before_accept() noexcept = 0;
+  virtual void before_accept() noexcept;
 
  private:
   template <class Call>
   Result<std::size_t> transfer(PollDesc& desc, Side side, WaitReason reason, Deadline deadline,
                                bool may_wait, const std::size_t& wanted, Call&& call);
-  unsigned eager_ = 0;  // successes in a row without a wait
+  unsigned eager_ = 0;            // successes in a row without a wait
+  std::int64_t accept_turn_ = 0;  // the turn that accepted_ counts for
+  int accepted_ = 0;
 };
 
 // poll(2) without waiting: the directions that are ready, an error or hang-up for both. EBADF.

@@ -9,6 +9,7 @@
 
 #include "hub_netpoll.hpp"
 #include "netpoll_thread.hpp"
+#include "netpoll_uring.hpp"
 #include "poll_home.hpp"
 
 namespace runloom::net {
@@ -31,12 +32,31 @@ namespace {
 
 using Maker = Result<std::unique_ptr<Netpoll>> (*)();
 
+std::mutex fallback_mutex;
+std::string fallback;  // guarded by it
+
+Result<std::unique_ptr<Netpoll>> make_uring_or_epoll() {
+  std::string why;
+  auto made = UringNetpoll::make(&why);
+  if (made) return std::unique_ptr<Netpoll>(std::move(*made));
+  {
+    std::lock_guard hold(fallback_mutex);
+    if (fallback.empty()) {
+      fallback = "io_uring can't be used: " + why;
+      std::fprintf(stderr, "runloom: %s; using epoll\n", fallback.c_str());
+    }
+  }
+  return make_epoll_netpoll();
+}
+
 Maker chosen_maker() noexcept {
   static const Maker chosen = [] {
     const char* name = std::getenv("RUNLOOM_NETPOLL");
     if (!name || *name == 0 || std::string_view(name) == "epoll") return &make_epoll_netpoll;
     if (std::string_view(name) == "poll") return &make_poll_netpoll;
-    std::fprintf(stderr, "runloom: RUNLOOM_NETPOLL=%s is no backend (epoll, poll); using epoll\n",
+    if (std::string_view(name) == "io_uring") return &make_uring_or_epoll;
+    std::fprintf(stderr,
+                 "runloom: RUNLOOM_NETPOLL=%s is no backend (io_uring, epoll, poll); using epoll\n",
                  name);
     return &make_epoll_netpoll;
   }();
@@ -44,6 +64,11 @@ Maker chosen_maker() noexcept {
 }
 
 }  // namespace
+
+std::string netpoll_fallback() {
+  std::lock_guard hold(fallback_mutex);
+  return fallback;
+}
 
 Netpoll::Netpoll() noexcept : Driver(&kNetpollLayer) {}
 

@@ -1,4 +1,4 @@
-// The epoll backend: the only file that knows epoll.
+// The epoll backend.
 //
 // A PollDesc is registered once, edge-triggered, for both directions: no system call a wait, and
 // a level that nobody waits for doesn't spin. A foreign descriptor is registered one-shot while
@@ -6,7 +6,6 @@
 //
 // Never reads SO_ERROR: that would eat the error, and a reset would look like the end of the
 // stream.
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -18,6 +17,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "foreign_epoll.hpp"
 #include "high_fd.hpp"
 #include "readiness.hpp"
 
@@ -26,13 +26,6 @@ namespace {
 
 constexpr int kBatch = 64;  // about what a turn runs
 constexpr std::uint32_t kSticky = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
-constexpr std::uint32_t kReadEvents = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-constexpr std::uint32_t kWriteEvents = EPOLLOUT | EPOLLHUP | EPOLLERR;
-
-constexpr unsigned ready_of(std::uint32_t events) noexcept {
-  return (events & kReadEvents ? kRead : 0) | (events & kWriteEvents ? kWrite : 0);
-}
-
 // An event of a PollDesc, and not one of a stranger's poller that has got our number.
 bool is_desc(const epoll_event& event) noexcept {
   return event_tag(event.data.u64) == EventTag::desc && event.data.u64 >> 23 != 0;
@@ -126,26 +119,11 @@ Result<void> EpollNetpoll::arm_foreign(ForeignFd& entry) {
   if (epoll_ < 0) {
     if (const int err = open(); err != 0) return fail_errno(err);
   }
-  const unsigned wanted = entry.wanted();
-  epoll_event event{};
-  event.events = EPOLLONESHOT | (wanted & kRead ? EPOLLIN | EPOLLPRI | EPOLLRDHUP : 0u) |
-                 (wanted & kWrite ? EPOLLOUT : 0u);
-  event.data.u64 = static_cast<std::uint64_t>(static_cast<unsigned>(entry.fd)) << 23 |
-                   std::uint64_t{entry.id} << 2 | static_cast<std::uint64_t>(EventTag::foreign);
-  // The number may have been closed and opened again since the last time, or may carry an old
-  // registration of ours that could not be removed.
-  const int first = entry.registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  const int second = entry.registered ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  int rc = ::epoll_ctl(epoll_, first, entry.fd, &event);
-  if (rc != 0 && (errno == ENOENT || errno == EEXIST))
-    rc = ::epoll_ctl(epoll_, second, entry.fd, &event);
-  if (rc != 0) return fail(last_errno());
-  entry.registered = true;
-  return {};
+  return epoll_arm_foreign(epoll_, entry);
 }
 
 void EpollNetpoll::disarm_foreign(ForeignFd& entry) noexcept {
-  if (entry.registered) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, entry.fd, nullptr);
+  epoll_disarm_foreign(epoll_, entry);
 }
 
 Result<void> EpollNetpoll::watch(const Watcher& watcher) {
@@ -262,7 +240,7 @@ void EpollNetpoll::deliver(const epoll_event& event) noexcept {
                     event.events & kSticky);
       break;
     case EventTag::foreign:
-      foreign_->event(static_cast<int>(word >> 23), event_generation(word), ready_of(event.events));
+      epoll_foreign_event(*foreign_, event);
       break;
     case EventTag::wake:
       break;

@@ -32,6 +32,17 @@ R operate(PollDesc* desc, std::uint32_t generation, Side side, Deadline deadline
   return call(*netpoll, *desc);
 }
 
+// As operate, for reading: ENOMEM once there was no memory for bytes that had left the kernel.
+template <class R, class Call>
+R operate_read(PollDesc* desc, std::uint32_t generation, Deadline deadline, Call&& call) {
+  return operate<R>(desc, generation, kReadSide, deadline,
+                    [&](Netpoll& netpoll, PollDesc& each) -> R {
+                      if (each.read_broken) [[unlikely]]
+                        return fail_errno(ENOMEM);
+                      return call(netpoll, each);
+                    });
+}
+
 // As operate, for writing: EPIPE once a message was cut off in the middle (T29).
 template <class R, class Call>
 R operate_write(PollDesc* desc, std::uint32_t generation, Deadline deadline, Call&& call) {

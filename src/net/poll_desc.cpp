@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "backends.hpp"
 #include "poll_home.hpp"
 #include "runloom/sched/check.hpp"
 #include "thread_wake.hpp"
@@ -169,6 +170,7 @@ PollDesc* allocate_desc(int fd, FdKind kind) noexcept {
   desc->restore_blocking = true;
   desc->keep_open = false;
   desc->write_broken = false;
+  desc->read_broken = false;
   desc->backend = nullptr;
   desc->sticky.store(0, std::memory_order_relaxed);
   for (auto& direction : desc->direction) {

@@ -98,6 +98,7 @@ struct alignas(64) PollDesc {
   bool restore_blocking = true;   // how release() hands it out
   bool keep_open = false;         // release(): the last reference does not close it
   bool write_broken = false;      // a message was cut off; guarded by the write lock
+  bool read_broken = false;       // received bytes were lost; guarded by the read lock
   FdKind kind = FdKind::other;
   std::atomic<std::uint32_t> sticky{0};
   detail::SpinLock lock{detail::LockRank::descriptor};

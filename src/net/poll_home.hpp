@@ -35,9 +35,6 @@ class PollHomeOwner {
 extern std::atomic<unsigned> fork_generation;
 // Counts the fork, if this process has not done so.
 void note_fork() noexcept;
-enum class ForkStage { prepare, parent, child };
-// Keeps the list of backends in order around a fork.
-void lock_backends(ForkStage stage) noexcept;
 
 struct PollHome {
   PollHome(PollHomeOwner& backend, const Scheduler* hub_scheduler, bool follows) noexcept

@@ -2,7 +2,6 @@
 
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "runloom/sched/fiber.hpp"
 #include "runloom/sched/scheduler.hpp"
@@ -14,33 +13,16 @@ using detail::WakeCode;
 
 // ---------------------------------------------------------------- registration
 
-namespace {
-// All backends of the process, for whoever must reach the waiters of every hub.
-std::mutex backends_mutex;
-ReadinessPoll* backends = nullptr;
-}  // namespace
-
-void lock_backends(ForkStage stage) noexcept {
-  stage == ForkStage::prepare ? backends_mutex.lock() : backends_mutex.unlock();
-}
-
 ReadinessPoll::ReadinessPoll(bool follows_waiters)
     : home_(new PollHome(*this, Scheduler::current(), follows_waiters)),
       foreign_(std::make_unique<ForeignFds>(*this)) {
-  std::lock_guard hold(backends_mutex);
-  next_ = std::exchange(backends, this);
+  enlist();
 }
 
 ReadinessPoll::~ReadinessPoll() = default;
 
 void ReadinessPoll::retire() noexcept {
-  {
-    std::lock_guard hold(backends_mutex);
-    ReadinessPoll** link = &backends;
-    while (*link != this)
-      link = &(*link)->next_;
-    *link = next_;
-  }
+  delist();
   std::exchange(home_, nullptr)->retire();
 }
 
@@ -58,7 +40,7 @@ void ReadinessPoll::renew() noexcept {
 void ReadinessPoll::recover() noexcept {
   auto* fresh = new PollHome(*this, home_->scheduler, home_->follows_waiters);
   {
-    std::lock_guard hold(backends_mutex);  // whoever looks at all backends looks at their homes
+    std::lock_guard hold(list_mutex());  // whoever looks at all backends looks at their homes
     std::exchange(home_, fresh)->retire();
   }
   registered_.store(0, std::memory_order_relaxed);
@@ -252,64 +234,12 @@ Result<WakeCode> ReadinessPoll::await_watch(PollDesc& desc, Watch& watch, Deadli
   return watch.ended != detail::kWakePending ? watch.ended : code;
 }
 
-void ReadinessPoll::give_way() noexcept {
-  this_fiber::yield();
-}
-
-void ReadinessPoll::before_accept() noexcept {
-  constexpr int kAcceptsPerTurn = 64;
-  constexpr int kLongestTurn = 64;  // yields
-  const Hub& hub = *detail::fiber_hub();
-  if (accept_turn_ == hub.turn_ns() && accepted_ >= kAcceptsPerTurn)
-    for (int i = 0; i < kLongestTurn && accept_turn_ == hub.turn_ns(); ++i)
-      this_fiber::yield();
-  if (accept_turn_ != hub.turn_ns()) {
-    accept_turn_ = hub.turn_ns();
-    accepted_ = 0;
-  }
-  ++accepted_;
-}
-
 // ---------------------------------------------------------------- descriptors that are not ours
 
 Result<unsigned> ReadinessPoll::poll_foreign(int fd, unsigned directions, Deadline deadline) {
-  ForeignFds& waits = foreign();
-  Watch watch{directions};
-  WaitNode node(detail::begin_wait(), kWakeEvent);
-  node.data = &watch;
-  auto linked = waits.link(fd, node);
-  if (!linked && revive_after(linked.error())) linked = waits.link(fd, node);
-  if (!linked) {
-    detail::try_abandon(node.token);
-    return Unexpected{linked.error()};
-  }
-  const WakeCode code =
-      detail::wait(node.token, {.reason = WaitReason::io_poll,
-                                .object = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
-                                .deadline = deadline,
-                                .external = true});
-  waits.settle(fd, node);
-  if (code == kWakeEvent && watch.ended == detail::kWakePending) return watch.ready;
-  return fail(detail::wake_error(code == kWakeEvent ? watch.ended : code));
-}
-
-std::size_t end_waits(int fd, Errc error) {
-  const WakeCode code =
-      error == Errc::cancelled ? detail::kWakeCancelled : WakeCode{detail::kWakeClosed};
-  std::vector<detail::Waiter*> claimed;
-  if (PollDesc* desc = find_desc(fd)) {
-    const std::size_t count = wake_waiters(*desc, code);
-    leave(*desc);
-    return count;
-  }
-  {
-    std::lock_guard hold(backends_mutex);
-    for (ReadinessPoll* each = backends; each; each = each->next_)
-      if (!each->inherited()) each->foreign_->claim(fd, code, claimed);
-  }
-  for (detail::Waiter* waiter : claimed)
-    detail::schedule(waiter);
-  return claimed.size();
+  auto ready = foreign().wait(fd, directions, deadline);
+  if (!ready && revive_after(ready.error())) ready = foreign().wait(fd, directions, deadline);
+  return ready;
 }
 
 }  // namespace runloom::net

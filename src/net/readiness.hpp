@@ -7,14 +7,19 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
+#include "backends.hpp"
 #include "foreign_fds.hpp"
 #include "io_loop.hpp"
 #include "poll_home.hpp"
 
 namespace runloom::net {
 
-class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel {
+class ReadinessPoll : public IoLoop,
+                      public PollHomeOwner,
+                      public ForeignKernel,
+                      public Backend {
  public:
   // `follows_waiters`: the backend must be told of each new waiter.
   explicit ReadinessPoll(bool follows_waiters);
@@ -46,6 +51,11 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   void after_fork() noexcept final {
     note_fork();
     renew();
+  }
+
+  void claim_foreign(int fd, detail::WakeCode code,
+                     std::vector<detail::Waiter*>& claimed) final {
+    if (!inherited()) foreign_->claim(fd, code, claimed);
   }
 
   void forget(PollDesc& desc) noexcept override {
@@ -91,20 +101,13 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel 
   Result<detail::WakeCode> await_event(PollDesc& desc, Side side, std::uint32_t seen,
                                        WaitReason reason, Deadline deadline) final;
   Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) final;
-  void give_way() noexcept final;
-  void before_accept() noexcept final;
   Result<void> adopt_slow(PollDesc& desc);
   bool is_guest(const PollHome& home) const noexcept;
   Result<void> come_as_guest(PollDesc& desc);
   static bool known_drained(const PollDesc& desc, unsigned directions) noexcept;
 
-  friend std::size_t end_waits(int fd, Errc error);
-  ReadinessPoll* next_ = nullptr;  // all backends of the process
-
   std::atomic<std::size_t> registered_{0};
-  bool guests_ = false;           // there was one
-  std::int64_t accept_turn_ = 0;  // the turn that accepted_ counts for
-  int accepted_ = 0;
+  bool guests_ = false;  // there was one
 };
 
 }  // namespace runloom::net

@@ -197,6 +197,11 @@ Waiter& current_waiter() noexcept {
   return fiber ? static_cast<Waiter&>(*fiber) : thread_waiter();
 }
 
+bool others_ready() noexcept {
+  const HubImpl* hub = tl_hub;
+  return hub && (!hub->ready.empty() || hub->fresh.size() != 0);
+}
+
 void prefetch_ready() noexcept {
   constexpr int kControlLines = 3;  // what a wake and a switch touch
   constexpr int kStackLines = 12;   // the frames between a wait and the fiber's own code

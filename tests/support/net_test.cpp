@@ -68,7 +68,8 @@ bool register_net_test(const char* suite, const char* name, const char* file, in
     Result<std::unique_ptr<net::Netpoll>> (*make)();
   };
   for (const Backend& backend :
-       {Backend{"epoll", &net::make_epoll_netpoll}, Backend{"poll", &net::make_poll_netpoll}}) {
+       {Backend{"epoll", &net::make_epoll_netpoll}, Backend{"poll", &net::make_poll_netpoll},
+        Backend{"io_uring", &net::make_uring_netpoll}}) {
     for (const int hubs : {1, 2}) {
       const std::string full =
           std::string(name) + "/" + backend.name + "/hubs" + std::to_string(hubs);

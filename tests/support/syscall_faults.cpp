@@ -1,6 +1,5 @@
 #include "support/syscall_faults.hpp"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -13,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
-#include <cstdlib>
 
 namespace runloom::test {
 namespace {
@@ -31,7 +29,8 @@ Plan& plan_of(Call call) {
   return plans[static_cast<int>(call)];
 }
 
-// True when this call is to fail; errno is set then.
+}  // namespace
+
 bool fails(Call call) {
   Plan& plan = plan_of(call);
   const long count = plan.calls.fetch_add(1) + 1;
@@ -41,15 +40,6 @@ bool fails(Call call) {
   errno = plan.err.load();
   return true;
 }
-
-template <class Function>
-Function* next_of(const char* name) {
-  void* found = ::dlsym(RTLD_NEXT, name);
-  if (!found) std::abort();
-  return reinterpret_cast<Function*>(found);
-}
-
-}  // namespace
 
 Fault::Fault(Call call, int err, int from, int count) : call_(call) {
   Plan& plan = plan_of(call);
@@ -67,6 +57,7 @@ int Fault::failed() const {
 }
 
 long calls(Call call) {
+  if (!uring_wrapped) return 0;
   return plan_of(call).calls.load();
 }
 

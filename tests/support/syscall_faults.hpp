@@ -2,7 +2,10 @@
 // functions, which count the calls and fail the chosen ones.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstdint>
+#include <cstdlib>
 
 namespace runloom::test {
 
@@ -33,8 +36,10 @@ enum class Call : std::uint8_t {
   pipe2,
   dup3,
   close,
+  io_uring_setup,
+  io_uring_enter,
 };
-inline constexpr int kCalls = static_cast<int>(Call::close) + 1;
+inline constexpr int kCalls = static_cast<int>(Call::io_uring_enter) + 1;  // the last one
 
 // While it lives, the `from`-th call from now (counted from 1), and `count` - 1 after it, fail with
 // `err` without being made. One for each Call at a time; any thread's calls count.
@@ -53,5 +58,18 @@ class Fault {
 
 // How often the call was made by this process so far, failed ones included.
 long calls(Call call);
+
+// --- for wrappers ---
+// In the other file of wrappers, so that the linker takes it, too.
+extern const bool uring_wrapped;
+// Counts a call. True when it is to fail; errno is set then.
+bool fails(Call call);
+// The C library's own function.
+template <class Function>
+Function* next_of(const char* name) {
+  void* found = ::dlsym(RTLD_NEXT, name);
+  if (!found) std::abort();
+  return reinterpret_cast<Function*>(found);
+}
 
 }  // namespace runloom::test

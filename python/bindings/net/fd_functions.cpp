@@ -20,6 +20,7 @@ class RecvInto final : public net::RecvBuffer {
  public:
   explicit RecvInto(std::span<std::byte> memory) noexcept : memory_(memory) {}
   std::span<std::byte> take() noexcept override { return memory_; }
+  std::size_t room() const noexcept override { return memory_.size(); }
   void give_back(std::ptrdiff_t) noexcept override {}
 
  private:

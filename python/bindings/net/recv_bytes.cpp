@@ -14,6 +14,12 @@ std::span<std::byte> RecvBytes::take() noexcept {
   return {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes_)), size_};
 }
 
+std::span<std::byte> RecvBytes::take_for(std::size_t count) noexcept {
+  bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(count));
+  if (!bytes_) return {};
+  return {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes_)), count};
+}
+
 void RecvBytes::give_back(std::ptrdiff_t count) noexcept {
   if (count < 0) {
     const int err = errno;
@@ -22,7 +28,7 @@ void RecvBytes::give_back(std::ptrdiff_t count) noexcept {
     return;
   }
   if (bytes_) {
-    if (static_cast<std::size_t>(count) != size_) _PyBytes_Resize(&bytes_, count);
+    if (count != PyBytes_GET_SIZE(bytes_)) _PyBytes_Resize(&bytes_, count);
   } else {
     bytes_ = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(shared), count);
   }

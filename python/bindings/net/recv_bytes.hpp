@@ -24,6 +24,8 @@ class RecvBytes final : public net::RecvBuffer {
   RecvBytes& operator=(const RecvBytes&) = delete;
 
   std::span<std::byte> take() noexcept override;
+  std::span<std::byte> take_for(std::size_t count) noexcept override;
+  std::size_t room() const noexcept override { return size_; }
   void give_back(std::ptrdiff_t count) noexcept override;
 
   // The object; null with MemoryError set. After a success.

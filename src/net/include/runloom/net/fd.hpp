@@ -40,6 +40,13 @@ class RecvBuffer {
  public:
   // Memory for what has come; empty: there is none. Neither call may park.
   virtual std::span<std::byte> take() noexcept = 0;
+  // As take(), when it is known that `count` bytes have come: memory for exactly so many, or more.
+  virtual std::span<std::byte> take_for(std::size_t count) noexcept {
+    (void)count;
+    return take();
+  }
+  // How many bytes take() has room for, at least; 0: that isn't known.
+  virtual std::size_t room() const noexcept { return 0; }
   // So many bytes have come, 0 is the end of the stream; or nothing (-1) after all. The memory is
   // not used any more. Called before anybody else runs, so that fibers may share it. Keeps errno.
   virtual void give_back(std::ptrdiff_t count) noexcept = 0;

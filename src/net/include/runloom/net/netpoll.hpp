@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "runloom/net/fd.hpp"
@@ -54,6 +55,7 @@ struct Watch {
   unsigned ready = 0;                             // set before the wake
   detail::WakeCode ended = detail::kWakePending;  // or why it ended without being ready
   ThreadWake* thread = nullptr;  // of an OS thread that waits in poll(2): signalled, then scheduled
+  void* operation = nullptr;     // the backend's own
 };
 
 class Netpoll : public Driver {
@@ -117,10 +119,14 @@ class Netpoll : public Driver {
   Netpoll() noexcept;
 };
 
-// Makes a backend for the calling hub: the one that RUNLOOM_NETPOLL names (epoll, poll), else
-// epoll. As Options::make_driver, or later by Netpoll::current().
+// Makes a backend for the calling hub: the one that RUNLOOM_NETPOLL names (io_uring, epoll, poll),
+// else epoll. As Options::make_driver, or later by Netpoll::current(). Where the kernel refuses
+// io_uring, or lacks what the backend needs, it is epoll, and stderr says so once.
 Result<std::unique_ptr<Netpoll>> make_netpoll();
-// The two by themselves, for tests and measurements.
+// Why epoll was taken instead of the backend that was asked for; empty: it wasn't.
+std::string netpoll_fallback();
+// The three by themselves, for tests and measurements.
+Result<std::unique_ptr<Netpoll>> make_uring_netpoll();
 Result<std::unique_ptr<Netpoll>> make_epoll_netpoll();
 Result<std::unique_ptr<Netpoll>> make_poll_netpoll();
 

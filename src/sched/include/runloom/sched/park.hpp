@@ -111,6 +111,9 @@ WakeCode wait(const WaitToken& token, const WaitOptions& options);
 // is about to spend a microsecond in the kernel.
 void prefetch_ready() noexcept;
 
+// True when other fibers are ready to run on the calling fiber's hub.
+bool others_ready() noexcept;
+
 // Closes a wait that turned out to be unneeded. False: somebody claimed it; call wait() to learn
 // the code and to consume the wake.
 bool try_abandon(const WaitToken& token) noexcept;
