@@ -12,10 +12,13 @@ namespace runloom::net {
 namespace {
 
 // Large enough that big transfers take few system calls, small enough to stay in a cache.
-constexpr std::size_t kBuffer = 64 * 1024;
+constexpr std::size_t kLarge = 64 * 1024;
+// For what came already and is little.
+constexpr std::size_t kSmall = 4 * 1024;
 
 // The buffers of a thread, and so of its hub, that are free. The one that was given back last is
 // taken first: where no write has to wait, one buffer, warm in the cache, serves all.
+template <std::size_t kSize, std::size_t kKept>
 class Pool {
  public:
   using Buffer = std::unique_ptr<std::byte[]>;
@@ -23,21 +26,24 @@ class Pool {
   Pool() noexcept = default;
   Buffer take() noexcept {
     if (count_ != 0) return std::move(free_[--count_]);
-    return Buffer(new (std::nothrow) std::byte[kBuffer]);
+    return Buffer(new (std::nothrow) std::byte[kSize]);
   }
   void give(Buffer buffer) noexcept {
     if (count_ < kKept) free_[count_++] = std::move(buffer);
   }
 
  private:
-  static constexpr std::size_t kKept = 8;
   Buffer free_[kKept];
   std::size_t count_ = 0;
 };
 
-Pool& pool() noexcept {
-  thread_local Pool pool;
-  return pool;
+struct Pools {
+  Pool<kSmall, 256> small;
+  Pool<kLarge, 8> large;
+};
+Pools& pools() noexcept {
+  thread_local Pools pools;
+  return pools;
 }
 
 // Holds a buffer from when bytes are there to be read until they are written.
@@ -46,11 +52,16 @@ class Lease final : public RecvBuffer {
   Lease() = default;
   ~Lease() { release(); }
 
-  std::span<std::byte> take() noexcept override {
-    if (!buffer_) buffer_ = pool().take();
-    return {buffer_.get(), buffer_ ? kBuffer : 0};
+  std::span<std::byte> take() noexcept override { return take_for(kLarge); }
+  std::span<std::byte> take_for(std::size_t count) noexcept override {
+    const std::size_t size = count <= kSmall ? kSmall : kLarge;
+    if (!buffer_) {
+      buffer_ = size == kSmall ? pools().small.take() : pools().large.take();
+      size_ = size;
+    }
+    return {buffer_.get(), buffer_ ? size_ : 0};
   }
-  std::size_t room() const noexcept override { return kBuffer; }
+  std::size_t room() const noexcept override { return kLarge; }
   void give_back(std::ptrdiff_t count) noexcept override {
     if (count > 0) return;
     const int err = errno;
@@ -61,11 +72,14 @@ class Lease final : public RecvBuffer {
     return {buffer_.get(), count};
   }
   void release() noexcept {
-    if (buffer_) pool().give(std::move(buffer_));
+    if (!buffer_) return;
+    size_ == kSmall ? pools().small.give(std::move(buffer_))
+                    : pools().large.give(std::move(buffer_));
   }
 
  private:
-  Pool::Buffer buffer_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t size_ = 0;
 };
 
 Deadline limit(const CopyOptions& options) noexcept {

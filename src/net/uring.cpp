@@ -223,11 +223,40 @@ int Uring::enter(std::int64_t timeout_ns) noexcept {
   return count > 0 || result >= 0 ? count : result;
 }
 
+// With many connections each completion finds cold what it touches: the operation, the frames of
+// its fiber around it, then the fiber and the descriptor. They are fetched a few completions ahead,
+// so that these misses overlap.
+void Uring::fetch_ahead(unsigned ready) const noexcept {
+  constexpr unsigned kAhead = 3;
+  constexpr int kLinesBelow = 5;   // the frames between the operation and the switch
+  constexpr int kLinesAbove = 13;  // up to the fiber's own code
+  const auto op_at = [this](unsigned at) {
+    const io_uring_cqe& cqe = ring_.cq.cqes[(*ring_.cq.khead + at) & ring_.cq.ring_mask];
+    return reinterpret_cast<const UringOp*>(static_cast<std::uintptr_t>(cqe.user_data));
+  };
+  if (2 * kAhead < ready) {
+    const auto* op = reinterpret_cast<const char*>(op_at(2 * kAhead));
+    for (int line = -kLinesBelow; line < kLinesAbove; ++line)
+      __builtin_prefetch(op + 64 * line, 1);
+  }
+  if (kAhead < ready) {
+    const UringOp* op = op_at(kAhead);
+    if (!op) return;
+    for (int line = 0; line < 3; ++line)
+      __builtin_prefetch(static_cast<const char*>(op->waiter) + 64 * line, 1);
+    for (int line = 0; line < 2; ++line)
+      __builtin_prefetch(static_cast<const char*>(op->object) + 64 * line, 1);
+  }
+}
+
 // Not by io_uring_peek_cqe(): when it finds nothing it may enter the kernel.
 int Uring::deliver() noexcept {
   if (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_CQ_OVERFLOW) ++overflows_;
   int count = 0;
-  while (count < kBatch && io_uring_cq_ready(&ring_) != 0) {
+  while (count < kBatch) {
+    const unsigned ready = io_uring_cq_ready(&ring_);
+    if (ready == 0) break;
+    fetch_ahead(ready);
     const io_uring_cqe& cqe = ring_.cq.cqes[*ring_.cq.khead & ring_.cq.ring_mask];
     const std::uint64_t data = cqe.user_data;
     const int result = cqe.res;

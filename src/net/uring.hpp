@@ -37,6 +37,9 @@ struct UringOp {
   UringOp& operator=(const UringOp&) = delete;
 
   Done done;
+  // What `done`, and who it wakes, are going to touch, to fetch it early; may be null.
+  const void* waiter = nullptr;
+  const void* object = nullptr;
   // The ring's.
   UringOp* next_cancel = nullptr;
   bool in_flight = false;
@@ -94,6 +97,7 @@ class Uring {
   bool supports(std::string& missing) noexcept;
   bool needs_enter() const noexcept;
   int deliver() noexcept;
+  void fetch_ahead(unsigned ready) const noexcept;
   void ended(UringOp& op) noexcept;
   void submit_cancels() noexcept;
 

@@ -16,8 +16,8 @@ namespace runloom::net {
 
 class UringBuffers {
  public:
-  static constexpr std::size_t kSize = 4096;  // bytes of one
-  static constexpr unsigned kCount = 128;     // a power of two
+  static constexpr std::size_t kSize = 2048;  // bytes of one
+  static constexpr unsigned kCount = 512;     // a power of two
   static constexpr std::uint16_t kGroup = 1;
 
   // Registers them with `ring`. Null: this kernel can't, or there is no memory.

@@ -55,6 +55,8 @@ WakeCode UringNetpoll::run(FiberOp& op, PollDesc& desc, WaitReason reason, Deadl
     return kWakeEvent;
   }
   new (&op.node) WaitNode(detail::begin_wait(), kWakeEvent);
+  op.waiter = op.node.token.waiter;
+  op.object = &desc;
   {
     std::lock_guard hold(desc.lock);
     if (desc.closed()) {
