@@ -135,6 +135,12 @@ bool is_plain(int flags, Deadline deadline) noexcept {
   return flags == 0 && !(deadline == Deadline::now());
 }
 
+// A datagram that had to wait for room in a Unix socket's queue is sent empty when the kernel tries
+// again (Linux 6.18): it has been copied by then.
+bool may_wait_in_ring(const PollDesc& desc) noexcept {
+  return desc.kind != FdKind::datagram;
+}
+
 // What is known of a socket after a receive: whether the next one will have to wait.
 void note_received(PollDesc& desc, int result, std::uint32_t flags) noexcept {
   PollDesc::Direction& direction = desc.direction[kReadSide];
@@ -224,7 +230,8 @@ Result<std::size_t> UringNetpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, 
 
 Result<std::size_t> UringNetpoll::send(PollDesc& desc, std::span<const std::byte> data, int flags,
                                        Deadline deadline) {
-  if (!is_plain(flags, deadline) || alone()) return IoLoop::send(desc, data, flags, deadline);
+  if (!is_plain(flags, deadline) || !may_wait_in_ring(desc) || alone())
+    return IoLoop::send(desc, data, flags, deadline);
   FiberOp op;
   return transfer(
       op, desc, kWriteSide, deadline,
@@ -253,7 +260,7 @@ Result<std::size_t> UringNetpoll::recvmsg(PollDesc& desc, msghdr& message, int f
 
 Result<std::size_t> UringNetpoll::sendmsg(PollDesc& desc, const msghdr& message, int flags,
                                           Deadline deadline) {
-  if (!is_plain(flags, deadline) || message.msg_control)
+  if (!is_plain(flags, deadline) || message.msg_control || !may_wait_in_ring(desc) || alone())
     return IoLoop::sendmsg(desc, message, flags, deadline);
   FiberOp op;
   return transfer(
