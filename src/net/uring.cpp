@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "high_fd.hpp"
+
 namespace runloom::net {
 namespace {
 
@@ -123,6 +125,7 @@ Result<std::unique_ptr<Uring>> Uring::make(unsigned entries, std::string* why) {
     return fail_errno(-result);
   }
   ring->open_ = true;
+  ring->ring_.ring_fd = ring->ring_.enter_ring_fd = move_high(ring->ring_.ring_fd);
   ::io_uring_ring_dontfork(&ring->ring_);
   // Spares a look at the table of descriptors with each enter, and keeps the ring when other code
   // closes its number.
