@@ -1,12 +1,16 @@
 #include "runloom/net/fd_ops.hpp"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
+#include "file_transfer.hpp"
 #include "io_loop.hpp"
 #include "operation.hpp"
 #include "runloom/net/fd.hpp"
@@ -56,21 +60,68 @@ Result<std::size_t> transfer(int fd, unsigned direction, bool may_wait, Deadline
   }
 }
 
-// For what the kernel can't be kept from blocking on: once it is ready, on the pool, where somebody
-// who comes first stops a thread and not the hub.
+bool is_type(int fd, mode_t type) noexcept {
+  struct stat status;
+  return ::fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == type;
+}
+
+// Files and devices of blocks: they make nobody wait for anybody, but may be slow.
+bool is_file(int fd) noexcept {
+  return is_type(fd, S_IFREG) || is_type(fd, S_IFBLK);
+}
+
+// A FIFO once more, as a description of our own that does not block.
+class FifoAgain {
+ public:
+  FifoAgain(int fd, unsigned direction) noexcept {
+    if (!is_type(fd, S_IFIFO)) return;
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const int mode = direction == kRead ? O_RDONLY : O_WRONLY;
+    fd_ = ::open(path, mode | O_NONBLOCK | O_CLOEXEC);
+  }
+  ~FifoAgain() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FifoAgain(const FifoAgain&) = delete;
+  FifoAgain& operator=(const FifoAgain&) = delete;
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  int number() const noexcept { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+Result<void> wait_ready(int fd, unsigned direction, Deadline deadline) {
+  if (!check_pollable(fd)) return {};
+  RUNLOOM_TRY(Netpoll* const netpoll, Netpoll::current());
+  RUNLOOM_TRY(const unsigned ready, poll_now(fd, direction));
+  if (ready != 0) return {};
+  const auto waited = netpoll->poll_foreign(fd, direction, deadline);
+  if (!waited) return Unexpected{waited.error()};
+  return {};
+}
+
+// For what the kernel can't be kept from blocking on. A FIFO is opened again for the one call, so
+// that ten thousand readers who are woken by one byte block no thread (F18). Anything else, a
+// terminal, is left to the pool once it is ready: somebody who comes first stops a thread and not
+// the hub. `call(fd)` returns as system calls do.
 template <class Call>
-Result<std::size_t> transfer_on_pool(int fd, unsigned direction, Deadline deadline, Call&& call) {
-  if (check_pollable(fd)) {
-    RUNLOOM_TRY(Netpoll* const netpoll, Netpoll::current());
-    RUNLOOM_TRY(unsigned ready, poll_now(fd, direction));
-    if (ready == 0) {
-      RUNLOOM_TRY(ready, netpoll->poll_foreign(fd, direction, deadline));
-    }
+Result<std::size_t> transfer_blocking(int fd, unsigned direction, Deadline deadline, Call&& call) {
+  for (;;) {
+    if (const auto ready = wait_ready(fd, direction, deadline); !ready)
+      return Unexpected{ready.error()};
+    const FifoAgain fifo(fd, direction);
+    if (!fifo) break;
+    const ssize_t moved = call(fifo.number());
+    if (moved >= 0) return static_cast<std::size_t>(moved);
+    if (!would_block(errno) && errno != EINTR) return fail(last_errno());
+    if (deadline == Deadline::now()) return fail(Errc::timed_out);
   }
   return blocking(
       [&]() -> Result<std::size_t> {
         for (;;) {
-          const ssize_t moved = call();
+          const ssize_t moved = call(fd);
           if (moved >= 0) return static_cast<std::size_t>(moved);
           if (errno != EINTR) return fail(last_errno());
         }
@@ -78,10 +129,22 @@ Result<std::size_t> transfer_on_pool(int fd, unsigned direction, Deadline deadli
       deadline);
 }
 
+// What can be learned of a file is forgotten with the call: the number may name another one next.
+Result<std::size_t> read_number(int fd, const iovec& buffer, off_t offset, Deadline deadline) {
+  FileWays ways;
+  ways.learn_flags(::fcntl(fd, F_GETFL));
+  return read_file({fd, ways}, {&buffer, 1}, offset, deadline);
+}
+Result<std::size_t> write_number(int fd, const iovec& data, off_t offset, Deadline deadline) {
+  FileWays ways;
+  ways.learn_flags(::fcntl(fd, F_GETFL));
+  return write_file({fd, ways}, {&data, 1}, offset, deadline);
+}
+
 bool needs_pool(const Result<std::size_t>& result, int fd) noexcept {
   if (result) return false;
   if (result.error() == errno_code(EOPNOTSUPP)) return true;
-  // A file that is not in memory: poll calls it ready, epoll refuses it.
+  // A directory: poll calls it ready, epoll refuses it.
   return result.error() == errno_code(EPERM) && !check_pollable(fd);
 }
 
@@ -98,11 +161,13 @@ Result<std::size_t> fd_read(int fd, std::span<std::byte> buffer, Deadline deadli
                                                      : netpoll.recv(desc, buffer, 0, deadline);
                                         });
   const iovec vector{buffer.data(), buffer.size()};
+  if (is_file(fd)) return read_number(fd, vector, -1, deadline);
   auto moved = transfer(fd, kRead, true, deadline,
                         [&] { return ::preadv2(fd, &vector, 1, -1, RWF_NOWAIT); });
   if (!needs_pool(moved, fd)) return moved;
-  return transfer_on_pool(fd, kRead, deadline,
-                          [&] { return ::read(fd, buffer.data(), buffer.size()); });
+  return transfer_blocking(fd, kRead, deadline, [&](int number) {
+    return ::read(number, buffer.data(), buffer.size());
+  });
 }
 
 Result<std::size_t> fd_write(int fd, std::span<const std::byte> data, Deadline deadline) {
@@ -113,6 +178,7 @@ Result<std::size_t> fd_write(int fd, std::span<const std::byte> data, Deadline d
                                             : netpoll.send(desc, data, 0, deadline);
         });
   const iovec vector{const_cast<std::byte*>(data.data()), data.size()};
+  if (is_file(fd)) return write_number(fd, vector, -1, deadline);
   auto moved = transfer(fd, kWrite, true, deadline, [&] {
     SigpipeGuard guard;
     return ::pwritev2(fd, &vector, 1, -1, RWF_NOWAIT);
@@ -120,10 +186,22 @@ Result<std::size_t> fd_write(int fd, std::span<const std::byte> data, Deadline d
   if (!needs_pool(moved, fd)) return moved;
   // A blocking write waits until all is taken; so much fits for certain once poll says ready.
   const std::size_t size = std::min<std::size_t>(data.size(), PIPE_BUF);
-  return transfer_on_pool(fd, kWrite, deadline, [&] {
+  return transfer_blocking(fd, kWrite, deadline, [&](int number) {
     SigpipeGuard guard;
-    return ::write(fd, data.data(), size);
+    return ::write(number, data.data(), size);
   });
+}
+
+Result<std::size_t> fd_read_at(int fd, std::span<std::byte> buffer, off_t offset,
+                               Deadline deadline) {
+  if (offset < 0) return fail_errno(EINVAL);
+  return read_number(fd, {buffer.data(), buffer.size()}, offset, deadline);
+}
+
+Result<std::size_t> fd_write_at(int fd, std::span<const std::byte> data, off_t offset,
+                                Deadline deadline) {
+  if (offset < 0) return fail_errno(EINVAL);
+  return write_number(fd, {const_cast<std::byte*>(data.data()), data.size()}, offset, deadline);
 }
 
 Result<void> fd_write_all(int fd, std::span<const std::byte> data, Deadline deadline,

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "file_cache.hpp"
 #include "io_loop.hpp"
 #include "operation.hpp"
+#include "runloom/sched/blocking.hpp"
 #include "runloom/sched/fiber.hpp"
 
 namespace runloom::net {
@@ -90,15 +92,34 @@ Result<void> send_buffers(Netpoll& netpoll, PollDesc& desc, std::span<const iove
   return {};
 }
 
+ssize_t send_piece(int out, int in, off_t& offset, std::size_t size) noexcept {
+  SigpipeGuard guard;
+  return ::sendfile(out, in, &offset, size);
+}
+
+// sendfile can't be told not to wait for the device. So what is not in memory is sent by a thread
+// of the pool, which costs some 20 us a piece; the socket makes nobody wait.
+Result<ssize_t> send_piece_anywhere(int out, int in, off_t& offset, std::size_t size,
+                                    Deadline deadline) {
+  if (is_cached(in, offset, size)) return send_piece(out, in, offset, size);
+  int err = 0;
+  const auto sent = blocking(
+      [&] {
+        const ssize_t moved = send_piece(out, in, offset, size);
+        err = errno;
+        return moved;
+      },
+      deadline);
+  errno = err;
+  return sent;
+}
+
 Result<void> send_pieces(Netpoll& netpoll, PollDesc& desc, int in, off_t offset, std::size_t count,
                          Deadline deadline, std::size_t& sent) {
-  constexpr std::size_t kPiece = 1 << 20;  // others run in between
+  constexpr std::size_t kPiece = 1 << 18;  // others run in between
   while (sent < count) {
-    ssize_t moved;
-    {
-      SigpipeGuard guard;
-      moved = ::sendfile(desc.fd, in, &offset, std::min(kPiece, count - sent));
-    }
+    RUNLOOM_TRY(const ssize_t moved,
+                send_piece_anywhere(desc.fd, in, offset, std::min(kPiece, count - sent), deadline));
     if (moved == 0) return {};
     if (moved > 0) {
       sent += static_cast<std::size_t>(moved);

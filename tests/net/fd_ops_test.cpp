@@ -7,7 +7,10 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "runloom/sched/blocking.hpp"
+#include "support/files.hpp"
 #include "support/net_test.hpp"
+#include "support/race.hpp"
 
 namespace runloom::test {
 namespace {
@@ -22,6 +25,14 @@ Result<std::string> read_fd(int fd, std::size_t most = 4096, Deadline deadline =
   RUNLOOM_TRY(const std::size_t count, fd_read(fd, writable(text), deadline));
   text.resize(count);
   return text;
+}
+
+// Threads of this process that the kernel has blocked in a read of a pipe.
+int threads_reading_a_pipe() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    if (file_text((task.path() / "wchan").string()).find("pipe_read") != std::string::npos) ++count;
+  return count;
 }
 
 // Both ends of something in blocking mode that carries bytes from `in` to `out`.
@@ -211,6 +222,97 @@ TEST(FdOps, OnAnOsThread) {
   open_fifo(fifo);
   EXPECT_TRUE(fd_write(fifo.in, bytes("abc")));
   EXPECT_EQ(read_fd(fifo.out).value(), "abc");
+}
+
+// ---------------------------------------------------------------- files
+
+NET_TEST(FdOps, ReadsAndWritesFilesAtOffsets) {
+  const TempDirectory directory;
+  make_file(directory / "a", pattern(300'000));
+  const int fd = ::open((directory / "a").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  std::string text(200'000, '\0');
+  for (const bool cold : {false, true}) {
+    if (cold) drop_cache(directory / "a");
+    ASSERT_EQ(::lseek(fd, 7, SEEK_SET), 7);
+    EXPECT_EQ(net::fd_read_at(fd, writable(text), 150'000).value(), 150'000u);
+    EXPECT_EQ(text.substr(0, 150'000), pattern(150'000, 150'000));
+    EXPECT_EQ(fd_read(fd, writable(text)).value(), 200'000u);
+    EXPECT_EQ(text, pattern(200'000, 7));
+    EXPECT_EQ(fd_read(fd, writable(text)).value(), 99'993u);
+    EXPECT_EQ(fd_read(fd, writable(text)).value(), 0u);
+  }
+  EXPECT_EQ(net::fd_write_at(fd, bytes("abc"), 299'999).value(), 3u);
+  EXPECT_EQ(fd_write(fd, bytes("z")).value(), 1u);
+  EXPECT_EQ(file_text(directory / "a"), pattern(299'999) + "azc");
+  EXPECT_EQ(net::fd_read_at(fd, writable(text), -1).error(), errno_code(EINVAL));
+  ::close(fd);
+  EXPECT_EQ(net::fd_read_at(fd, writable(text), 0).error(), errno_code(EBADF));
+  Ends ends;
+  open_pipe(ends);
+  EXPECT_EQ(net::fd_read_at(ends.out, writable(text), 0).error(), errno_code(ESPIPE));
+  EXPECT_EQ(net::fd_write_at(ends.in, bytes("x"), 0).error(), errno_code(ESPIPE));
+}
+
+// Far more readers than the pool has threads, all woken by each byte: none of them blocks one, so
+// that files and blocking calls go on.
+NET_TEST(FdOps, F18FifoReadersBlockNoThreads) {
+  Ends ends;
+  open_fifo(ends);
+  const int readers = kSanitized ? 300 : 2'000;
+  std::atomic<int> read{0};
+  std::vector<JoinHandle<void>> fibers;
+  for (int i = 0; i < readers; ++i)
+    fibers.push_back(spawn([&] {
+      const auto text = read_fd(ends.out, 1);
+      if (text && text->size() == 1) ++read;
+    }));
+  for (auto& fiber : fibers)
+    until_parked(fiber.handle(), WaitReason::io_poll);
+  for (int round = 1; round <= 20; ++round) {
+    ASSERT_EQ(::write(ends.in, "x", 1), 1);
+    yield_until([&] { return read == round; });
+    EXPECT_EQ(blocking([] { return 7; }).value(), 7);
+  }
+  EXPECT_EQ(threads_reading_a_pipe(), 0);
+  for (auto& fiber : fibers)
+    fiber.cancel();
+  for (auto& fiber : fibers)
+    (void)fiber.join();
+  EXPECT_EQ(read, 20);
+}
+
+// F06: a cancelled read of a FIFO touches its memory no more, and takes no byte with it.
+NET_TEST(FdOps, F06CancelledFifoReadsLoseNothing) {
+  Ends ends;
+  open_fifo(ends);
+  const int rounds = kSanitized ? 2'000 : 10'000;
+  std::string seen;
+  Random random(1);
+  for (int i = 0; i < rounds; ++i) {
+    const char byte = static_cast<char>('a' + i % 26);
+    auto memory = std::make_unique<std::string>(16, '\0');
+    auto reader = spawn([&] { return fd_read(ends.out, writable(*memory)); });
+    for (std::uint32_t pause = random.below(4); pause > 0; --pause)
+      this_fiber::yield();
+    const bool before = random.one_in(2);
+    if (before) reader.cancel();
+    ASSERT_EQ(::write(ends.in, &byte, 1), 1);
+    if (!before) reader.cancel();
+    const auto count = reader.join();
+    if (count) {
+      seen.append(*memory, 0, *count);
+    } else {
+      EXPECT_EQ(count.error(), Errc::cancelled);
+    }
+    memory.reset();
+  }
+  for (std::string rest; seen.size() < static_cast<std::size_t>(rounds); seen += rest)
+    rest = read_fd(ends.out).value();
+  std::string expected;
+  for (int i = 0; i < rounds; ++i)
+    expected += static_cast<char>('a' + i % 26);
+  EXPECT_EQ(seen, expected);
 }
 
 }  // namespace

@@ -5,13 +5,17 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
+
+#include "runloom/sched/park.hpp"
 
 namespace runloom::test {
 namespace {
@@ -22,6 +26,8 @@ struct Plan {
   std::atomic<long> last{0};
   std::atomic<int> err{0};
   std::atomic<int> failed{0};
+  std::atomic<bool> hold{false};
+  std::atomic<int> held{0};
 };
 constinit Plan plans[kCalls];
 
@@ -35,7 +41,13 @@ bool fails(Call call) {
   Plan& plan = plan_of(call);
   const long count = plan.calls.fetch_add(1) + 1;
   const long first = plan.first.load();
-  if (first == 0 || count < first || count > plan.last.load()) return false;
+  const bool fail = first != 0 && count >= first && count <= plan.last.load();
+  if (plan.hold.load() && !detail::on_fiber()) {
+    plan.held.fetch_add(1);
+    plan.hold.wait(true);
+    plan.held.fetch_sub(1);
+  }
+  if (!fail) return false;
   plan.failed.fetch_add(1);
   errno = plan.err.load();
   return true;
@@ -54,6 +66,18 @@ Fault::~Fault() {
 }
 int Fault::failed() const {
   return plan_of(call_).failed.load();
+}
+
+Hold::Hold(Call call) : call_(call) {
+  plan_of(call).hold = true;
+}
+void Hold::release() {
+  Plan& plan = plan_of(call_);
+  plan.hold = false;
+  plan.hold.notify_all();
+}
+int Hold::held() const {
+  return plan_of(call_).held.load();
 }
 
 long calls(Call call) {
@@ -116,4 +140,47 @@ RUNLOOM_WRAP(flock, (int fd, int operation), (fd, operation))
 RUNLOOM_WRAP(pipe2, (int* ends, int flags), (ends, flags))
 RUNLOOM_WRAP(dup3, (int from, int to, int flags), (from, to, flags))
 RUNLOOM_WRAP(close, (int fd), (fd))
+RUNLOOM_WRAP(preadv2, (int fd, const iovec* buffers, int count, off_t offset, int flags),
+             (fd, buffers, count, offset, flags))
+RUNLOOM_WRAP(pwritev2, (int fd, const iovec* buffers, int count, off_t offset, int flags),
+             (fd, buffers, count, offset, flags))
+RUNLOOM_WRAP(fsync, (int fd), (fd))
+RUNLOOM_WRAP(fdatasync, (int fd), (fd))
+RUNLOOM_WRAP(fallocate, (int fd, int mode, off_t offset, off_t size), (fd, mode, offset, size))
+RUNLOOM_WRAP(ftruncate, (int fd, off_t size), (fd, size))
+RUNLOOM_WRAP(statx, (int fd, const char* path, int flags, unsigned mask, struct statx* status),
+             (fd, path, flags, mask, status))
+RUNLOOM_WRAP(fstat, (int fd, struct stat* status), (fd, status))
+RUNLOOM_WRAP(rename, (const char* from, const char* to), (from, to))
+RUNLOOM_WRAP(unlinkat, (int fd, const char* path, int flags), (fd, path, flags))
+RUNLOOM_WRAP(mkdir, (const char* path, mode_t mode), (path, mode))
+RUNLOOM_WRAP(copy_file_range,
+             (int from, off_t* from_offset, int to, off_t* to_offset, size_t size, unsigned flags),
+             (from, from_offset, to, to_offset, size, flags))
+RUNLOOM_WRAP(splice,
+             (int from, off_t* from_offset, int to, off_t* to_offset, size_t size, unsigned flags),
+             (from, from_offset, to, to_offset, size, flags))
+RUNLOOM_WRAP(sendfile, (int to, int from, off_t* offset, size_t size), (to, from, offset, size))
+
+// Those with an argument that may be missing.
+extern "C" __attribute__((visibility("default"))) int openat(int fd, const char* path, int flags,
+                                                             ...) {
+  static auto* const next = ::runloom::test::next_of<int(int, const char*, int, mode_t)>("openat");
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode =
+      (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  if (::runloom::test::fails(::runloom::test::Call::openat)) return -1;
+  return next(fd, path, flags, mode);
+}
+extern "C" __attribute__((visibility("default"))) int fcntl(int fd, int command, ...) {
+  static auto* const next = ::runloom::test::next_of<int(int, int, void*)>("fcntl");
+  va_list arguments;
+  va_start(arguments, command);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  if (::runloom::test::fails(::runloom::test::Call::fcntl)) return -1;
+  return next(fd, command, argument);
+}
 // NOLINTEND

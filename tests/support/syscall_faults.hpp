@@ -36,6 +36,22 @@ enum class Call : std::uint8_t {
   pipe2,
   dup3,
   close,
+  openat,
+  preadv2,
+  pwritev2,
+  fsync,
+  fdatasync,
+  fallocate,
+  ftruncate,
+  statx,
+  fstat,
+  fcntl,
+  rename,
+  unlinkat,
+  mkdir,
+  copy_file_range,
+  splice,
+  sendfile,
   io_uring_setup,
   io_uring_enter,
 };
@@ -51,6 +67,23 @@ class Fault {
   Fault& operator=(const Fault&) = delete;
   // How many calls it has failed.
   int failed() const;
+
+ private:
+  Call call_;
+};
+
+// While it lives, calls that are made by other threads than a hub's for its fibers wait: those on
+// the blocking pool. They have failed already when a Fault says so.
+class Hold {
+ public:
+  explicit Hold(Call call);
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  // Lets all of them go on.
+  void release();
+  // How many wait.
+  int held() const;
 
  private:
   Call call_;

@@ -168,7 +168,8 @@ class Fd {
   Result<void> send_all(std::span<const iovec> buffers, Deadline deadline,
                         std::size_t* bytes_sent = nullptr) const;
   // Sends up to `count` bytes of the file `in`, from `offset`, without copying them through user
-  // space; fewer at the end of the file: returns how many. The file is read on the calling thread.
+  // space; fewer at the end of the file: returns how many. What the page cache has not is read on
+  // the blocking pool.
   Result<std::size_t> send_file(int in, off_t offset, std::size_t count, Deadline deadline,
                                 std::size_t* bytes_sent = nullptr) const;
   // A non-blocking, close-on-exec descriptor. `peer` may be null.
