@@ -7,9 +7,7 @@
 // What a path may name is settled by the kernel: it is opened one step at a time below the
 // directory, and no step may go up or through a symbolic link.
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -27,8 +25,8 @@
 
 #include "example.hpp"
 #include "runloom/net/buffered.hpp"
+#include "runloom/net/file.hpp"
 #include "runloom/net/tcp_stream.hpp"
-#include "runloom/sched/blocking.hpp"
 
 using namespace runloom;
 using namespace std::literals;
@@ -37,7 +35,7 @@ namespace {
 
 constexpr std::size_t kLargestHead = 16 * 1024;
 constexpr std::size_t kMostDrained = 64 * 1024 * 1024;  // of a body that is refused
-constexpr std::size_t kPiece = 32 * 1024;               // of a file, read and sent at once
+constexpr std::size_t kPiece = 256 * 1024;              // of a file, sent within a deadline
 // For a whole head from its first byte, for the next request, for each piece of a file: a client
 // that sends a byte now and then does not get more.
 constexpr auto kHeadTime = 10s;
@@ -135,57 +133,26 @@ std::optional<std::string> percent_decoded(std::string_view text) {
 
 // ---- files ----
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
-
-// Opens what `path` names below `root`, a regular file.
-Descriptor open_below(int root, std::string_view path, std::uint64_t& size) {
+// Opens what `path` names below `root`, a regular file. Opening waits for nobody: what is no file,
+// a FIFO for example, is refused.
+Result<net::File> open_below(const net::File& root, std::string_view path, std::uint64_t& size) {
   path.remove_prefix(1);
-  Descriptor directory;
+  net::File directory;
   for (;;) {
     const std::size_t slash = path.find('/');
     const std::string step(path.substr(0, slash));
-    if (step.empty() || step == "." || step == "..") return Descriptor();
+    if (step.empty() || step == "." || step == "..") return fail_errno(ENOENT);
     const bool last = slash == std::string_view::npos;
-    // Not blocking, because it may be a FIFO that nobody writes to.
-    const int flags =
-        O_CLOEXEC | O_NOFOLLOW | (last ? O_RDONLY | O_NONBLOCK : O_PATH | O_DIRECTORY);
-    Descriptor next(::openat(directory ? directory.get() : root, step.c_str(), flags));
-    if (!next) return next;
+    const int flags = O_NOFOLLOW | (last ? O_RDONLY : O_PATH | O_DIRECTORY);
+    RUNLOOM_TRY(net::File next, net::File::open_at(directory ? directory : root, step, flags));
     directory = std::move(next);
     if (last) break;
     path.remove_prefix(slash + 1);
   }
-  struct stat status {};
-  if (::fstat(directory.get(), &status) != 0 || !S_ISREG(status.st_mode)) return Descriptor();
-  size = static_cast<std::uint64_t>(status.st_size);
+  RUNLOOM_TRY(const net::FileStatus status, directory.status());
+  if (status.type != net::FileType::regular) return fail_errno(EISDIR);
+  size = status.size;
   return directory;
-}
-
-// Reads at `offset`: at once what the page cache has; the disk is waited for on a thread of the
-// pool, because a read of it would stop every fiber of the hub.
-ssize_t read_at(int fd, std::span<std::byte> buffer, std::uint64_t offset) {
-  const iovec vector{buffer.data(), buffer.size()};
-  const auto at = static_cast<off_t>(offset);
-  const ssize_t count = ::preadv2(fd, &vector, 1, at, RWF_NOWAIT);
-  if (count >= 0 || (errno != EAGAIN && errno != EOPNOTSUPP)) return count;
-  const auto waited = blocking([&] { return ::pread(fd, buffer.data(), buffer.size(), at); });
-  return waited ? *waited : -1;
 }
 
 std::string_view content_type(std::string_view path) {
@@ -241,38 +208,37 @@ Result<void> send_error(net::Stream& stream, std::string_view status, bool with_
   return stream.write_all(net::bytes(answer), Deadline::after(kPieceTime));
 }
 
-Result<void> send_file(net::Stream& stream, int fd, std::uint64_t size, std::string head_text,
-                       bool with_body) {
-  if (!with_body || size == 0)
-    return stream.write_all(net::bytes(head_text), Deadline::after(kPieceTime));
-  std::string piece(static_cast<std::size_t>(std::min<std::uint64_t>(size, kPiece)), '\0');
-  for (std::uint64_t sent = 0; sent < size;) {
+// The file goes from the page cache to the socket without a copy. What is on the disk is waited for
+// on a thread of the pool, because a read of it would stop every fiber of the hub.
+Result<void> send_file(net::TcpStream& stream, const net::File& file, std::uint64_t size,
+                       std::string_view head_text, bool with_body) {
+  const std::span<const std::byte> bytes = net::bytes(head_text);
+  const int more = with_body && size != 0 ? MSG_MORE : 0;
+  for (std::size_t sent = 0; sent < bytes.size();) {
+    RUNLOOM_TRY(const std::size_t count,
+                stream.send(bytes.subspan(sent), more, Deadline::after(kPieceTime)));
+    sent += count;
+  }
+  for (std::uint64_t sent = 0; more != 0 && sent < size;) {
     const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(size - sent, kPiece));
-    const ssize_t count =
-        read_at(fd, std::as_writable_bytes(std::span(piece.data(), wanted)), sent);
+    RUNLOOM_TRY(const std::size_t count, net::send_file(stream.fd(), file, static_cast<off_t>(sent),
+                                                        wanted, Deadline::after(kPieceTime)));
     // The file has become shorter than was promised: only a broken connection says so.
-    if (count <= 0) return fail_errno(EIO);
-    const std::array<iovec, 2> parts{
-        iovec{head_text.data(), head_text.size()},
-        iovec{piece.data(), static_cast<std::size_t>(count)},
-    };
-    auto written = stream.writev_all(parts, Deadline::after(kPieceTime));
-    if (!written) return written;
-    head_text.clear();
-    sent += static_cast<std::uint64_t>(count);
+    if (count == 0) return fail_errno(EIO);
+    sent += count;
   }
   return {};
 }
 
-Result<void> answer(net::Stream& stream, const Request& request, int root) {
+Result<void> answer(net::TcpStream& stream, const Request& request, const net::File& root) {
   const bool with_body = request.method != "HEAD";
   auto path = percent_decoded(request.path);
   if (!path) return send_error(stream, "400 Bad Request", with_body, request.keep_alive);
   if (path->ends_with('/')) *path += "index.html";
   std::uint64_t size = 0;
-  const Descriptor file = open_below(root, *path, size);
+  const auto file = open_below(root, *path, size);
   if (!file) return send_error(stream, "404 Not Found", with_body, request.keep_alive);
-  return send_file(stream, file.get(), size,
+  return send_file(stream, *file, size,
                    head("200 OK", content_type(*path), size, request.keep_alive), with_body);
 }
 
@@ -283,7 +249,7 @@ void refuse(net::Stream& stream, std::string_view status, bool with_body = true)
     net::lingering_close(stream, {.bytes = kMostDrained});
 }
 
-void serve(net::Stream& stream, int root) {
+void serve(net::TcpStream& stream, const net::File& root) {
   net::BufferedReader reader(stream);
   for (;;) {
     if (!reader.peek(1, Deadline::after(kIdleTime))) return;
@@ -311,11 +277,12 @@ int main(int argc, char** argv) {
   const char* usage = "example_http_static [--port N] [--hubs N] [DIRECTORY]";
   const auto arguments = example::parse(argc, argv, usage);
   const std::string directory = arguments.rest.empty() ? "." : arguments.rest[0];
-  const Descriptor root(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  // Outside of the scheduler this blocks the thread, which has nothing else to do yet.
+  const auto root = net::File::open(directory, O_PATH | O_DIRECTORY);
   if (!root) {
-    std::perror(directory.c_str());
+    std::fprintf(stderr, "%s: %s\n", directory.c_str(), root.error().message().c_str());
     return 2;
   }
-  net::Server server([&](net::TcpStream stream) { serve(stream, root.get()); });
+  net::Server server([&](net::TcpStream stream) { serve(stream, *root); });
   return example::run(server, arguments);
 }

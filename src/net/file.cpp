@@ -1,11 +1,16 @@
 // The life of a File, and what concerns the file as a whole. Reads and writes: file_io.cpp.
 #include "runloom/net/file.hpp"
 
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <new>
 
+#include "file_engine.hpp"
 #include "file_op.hpp"
 #include "file_state.hpp"
 #include "file_use.hpp"
@@ -21,6 +26,41 @@ Result<void> check_type(int fd) noexcept {
   if (S_ISLNK(status.st_mode)) return {};                                   // O_PATH | O_NOFOLLOW
   if (S_ISCHR(status.st_mode) && ::lseek(fd, 0, SEEK_CUR) >= 0) return {};  // /dev/zero
   return fail_errno(ESPIPE);
+}
+
+// As openat(2), if the kernel has all it takes in memory: EAGAIN if not, or if it can't tell.
+int open_now(int directory, const char* path, int flags) noexcept {
+  constexpr int kCreates = O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+  static std::atomic<bool> is_missing{false};
+  if ((flags & kCreates) == 0 && !pool_is_preferred() &&
+      !is_missing.load(std::memory_order_relaxed)) {
+    open_how how{};
+    how.flags = static_cast<std::uint64_t>(flags);
+    how.resolve = RESOLVE_CACHED;
+    const long fd = ::syscall(SYS_openat2, directory, path, &how, sizeof how);
+    if (fd >= 0) return static_cast<int>(fd);
+    if (errno == ENOSYS) is_missing.store(true, std::memory_order_relaxed);
+    // EPERM: a seccomp filter. EINVAL: flags that openat(2) does not mind.
+    if (errno != ENOSYS && errno != EPERM && errno != EINVAL) return -1;
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+Result<int> open_anywhere(int directory, FileUse use, std::string path, int flags, mode_t mode,
+                          Deadline deadline) {
+  const int opened = open_now(directory, path.c_str(), flags);
+  if (opened >= 0) return opened;
+  if (errno != EAGAIN) return fail(last_errno());
+  auto op = std::unique_ptr<FileOp>(new (std::nothrow) FileOp(FileCall::open));
+  if (!op) return fail_errno(ENOMEM);
+  op->fd = directory;
+  op->use = std::move(use);
+  op->path = std::move(path);
+  op->flags = flags;
+  op->mode = mode;
+  RUNLOOM_TRY(const long fd, run_or_leave(op, deadline));
+  return static_cast<int>(fd);
 }
 
 Result<long> run_simple(FileCall call, const FileUse& use, off_t offset, std::size_t size,
@@ -66,23 +106,17 @@ Result<File> File::make(int fd, int flags) {
 Result<File> File::open_below(int directory, FileUse use, std::string path, int flags, mode_t mode,
                               Deadline deadline) {
   if (path.find('\0') != std::string::npos) return fail_errno(EINVAL);
-  auto op = std::unique_ptr<FileOp>(new (std::nothrow) FileOp(FileCall::open));
-  if (!op) return fail_errno(ENOMEM);
-  op->fd = directory;
-  op->use = std::move(use);
-  op->path = std::move(path);
   // Without O_NONBLOCK the open of a FIFO would wait for its other end.
-  op->flags = flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  op->mode = mode;
-  const auto opened = run_or_leave(op, deadline);
+  const int harmless = flags & O_PATH ? O_CLOEXEC : O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const auto opened =
+      open_anywhere(directory, std::move(use), std::move(path), flags | harmless, mode, deadline);
   if (!opened) {
     // A FIFO that nobody reads.
     return opened.error() == errno_code(ENXIO) ? fail_errno(ESPIPE) : Unexpected{opened.error()};
   }
-  const int fd = static_cast<int>(*opened);
+  const int fd = *opened;
   auto usable = check_type(fd);
-  if (usable && (flags & (O_NONBLOCK | O_PATH)) == 0 &&
-      ::fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0)
+  if (usable && (flags & (O_NONBLOCK | O_PATH)) == 0 && ::fcntl(fd, F_SETFL, flags) != 0)
     usable = fail(last_errno());
   auto file = usable ? make(fd, flags) : Result<File>(Unexpected{usable.error()});
   if (!file) ::close(fd);

@@ -86,6 +86,10 @@ void prefer_pool_for_files(bool prefer) noexcept {
   pool_only.store(prefer, std::memory_order_relaxed);
 }
 
+bool pool_is_preferred() noexcept {
+  return pool_only.load(std::memory_order_relaxed);
+}
+
 FileEngine& file_engine(const FileOp&) noexcept {
   return pool;
 }

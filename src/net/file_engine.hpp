@@ -27,7 +27,9 @@ FileEngine& file_engine(const FileOp& op) noexcept;
 // time, the others wait for their turn in order.
 FileEngine& pool_file_engine() noexcept;
 
-// For tests: all calls on the pool, also where a ring could make them.
+// For tests: all calls on the pool, also where a ring could make them, or the calling thread an
+// open.
 void prefer_pool_for_files(bool prefer) noexcept;
+bool pool_is_preferred() noexcept;
 
 }  // namespace runloom::net

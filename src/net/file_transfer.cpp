@@ -6,8 +6,7 @@
 // waits for, and the private memory of a read.
 #include "file_transfer.hpp"
 
-#include <linux/magic.h>
-#include <sys/vfs.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
@@ -73,11 +72,10 @@ class Cursor {
   std::array<iovec, 16> batch_;
 };
 
-// Whether the file system is memory: its pages may have been swapped out, as those of any program.
+// Whether the file is in a tmpfs: its pages may have been swapped out, as those of any program.
+// Only such files have seals. statfs(2) would ask a network file system's server.
 bool in_memory(int fd) noexcept {
-  struct statfs status;
-  if (::fstatfs(fd, &status) != 0) return false;
-  return status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC;
+  return ::fcntl(fd, F_GET_SEALS) >= 0;
 }
 
 // Lets others run, when transfers have followed each other for long without a wait.

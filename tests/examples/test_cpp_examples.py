@@ -589,3 +589,149 @@ def test_http_serves_wrk(site: Path, hubs: int) -> None:
     assert "requests in" in run.stdout and " 0 requests in" not in run.stdout
     assert "Socket errors" not in run.stdout, run.stdout
     assert "Non-2xx" not in run.stdout, run.stdout
+
+
+def test_http_static_sends_a_cold_file(site: Path) -> None:
+    data = os.urandom(3 * MEGABYTE)
+    path = site / "large.bin"
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    with Example("http_static", str(site)) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+        connection.request("GET", "/large.bin")
+        assert connection.getresponse().read() == data
+        connection.request("GET", "/fifo")  # nobody waits for its other end
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (404, b"404 Not Found\n")
+        connection.close()
+
+
+# ---- tail_follow ----
+
+
+@contextmanager
+def tail(*arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [binary("tail_follow"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT) == 0
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[bytes], expected: bytes) -> None:
+    """Reads its output, which must be exactly that."""
+    assert process.stdout is not None
+    text = b""
+    while len(text) < len(expected):
+        ready, _, _ = select.select([process.stdout], [], [], LIMIT)
+        assert ready, f"it only wrote {text!r}"
+        piece = os.read(process.stdout.fileno(), 65536)
+        assert piece, f"it ended after {text!r}"
+        text += piece
+    assert text == expected
+
+
+def test_tail_follows_a_file_that_grows_is_cut_and_rotated(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(b"line %d\n" % i for i in range(1000)))
+    with tail("--lines", "2", log) as process:
+        read_until(process, b"line 998\nline 999\n")
+        with log.open("ab") as file:
+            file.write(b"more\n")
+        read_until(process, b"more\n")
+        log.write_bytes(b"cut\n")
+        read_until(process, b"cut\n")
+        log.rename(tmp_path / "log.1")
+        with (tmp_path / "log.1").open("ab") as file:
+            file.write(b"late\n")
+        read_until(process, b"late\n")
+        log.write_bytes(b"new\n")
+        read_until(process, b"new\n")
+        log.unlink()
+        log.write_bytes(b"again\n")
+        read_until(process, b"again\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert f"{log} was truncated\n" in process.stderr.read().decode()
+
+
+def test_tail_waits_for_a_file_and_names_several(tmp_path: Path) -> None:
+    with tail(tmp_path / "a", tmp_path / "b") as process:
+        (tmp_path / "a").write_bytes(b"one\n")
+        read_until(process, b"==> %s <==\none\n" % bytes(tmp_path / "a"))
+        (tmp_path / "b").write_bytes(b"two\n")
+        read_until(process, b"\n==> %s <==\ntwo\n" % bytes(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3, 5000])
+def test_tail_begins_where_tail_does(tmp_path: Path, lines: int) -> None:
+    for text in (b"", b"one", b"one\n", b"one\ntwo", b"\n\n\n\n", b"x" * 9000 + b"\ny\n" * 4000):
+        log = tmp_path / "log"
+        log.write_bytes(text)
+        expected = subprocess.run(
+            ["tail", "-n", str(lines), log], stdout=subprocess.PIPE, check=True
+        ).stdout
+        with tail("--lines", str(lines), log) as process:
+            read_until(process, expected)
+            # That nothing came before this is what read_until checks next.
+            with log.open("ab") as file:
+                file.write(b"end\n")
+            read_until(process, b"end\n")
+
+
+# ---- parallel_copy ----
+
+
+def copy_tree(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [binary("parallel_copy"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=3 * LIMIT,
+        check=False,
+    )
+
+
+def test_parallel_copy_copies_a_tree(tmp_path: Path) -> None:
+    source = tmp_path / "from"
+    for i in range(60):
+        file = source / f"d{i % 7}" / f"e{i % 3}" / f"{i}.bin"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(os.urandom(i * 1000))
+        file.chmod(0o600 + i % 8)
+    (source / "large").write_bytes(os.urandom(20 * MEGABYTE))
+    (source / "empty").mkdir()
+    (source / "link").symlink_to("large")
+    (source / "nowhere").symlink_to("nothing")
+    os.mkfifo(source / "fifo")
+    done = copy_tree("--jobs", "4", source, tmp_path / "to")
+    assert done.returncode == 0, done.stderr
+    bytes_ = sum(i * 1000 for i in range(60)) + 20 * MEGABYTE
+    assert done.stdout == f"copied 61 files, {bytes_} bytes\n"
+    assert "fifo: is no file, left out" in done.stderr
+    (source / "fifo").unlink()
+    subprocess.run(["diff", "-r", "--no-dereference", source, tmp_path / "to"], check=True)
+    for file in source.rglob("*.bin"):
+        assert (tmp_path / "to" / file.relative_to(source)).stat().st_mode == file.stat().st_mode
+
+
+def test_parallel_copy_leaves_nothing_unfinished(tmp_path: Path) -> None:
+    source = tmp_path / "from"
+    source.mkdir()
+    for i in range(20):
+        (source / str(i)).write_bytes(b"x" * 1000)
+    target = tmp_path / "to"
+    (target / "7").mkdir(parents=True)  # no file can take this name
+    done = copy_tree(source, target)
+    assert done.returncode == 1
+    assert f"{source / '7'}: Is a directory" in done.stderr
+    assert not list(target.glob("*.unfinished"))
+    assert copy_tree(tmp_path / "none", target).returncode == 1
+    assert copy_tree(source).returncode == 2

@@ -11,6 +11,7 @@
 #include "support/files.hpp"
 #include "support/kernel.hpp"
 #include "support/net_test.hpp"
+#include "support/on_pool.hpp"
 #include "support/race.hpp"
 #include "support/syscall_faults.hpp"
 
@@ -20,12 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 using net::bytes;
 using net::File;
-
-// All calls on the pool, where a Hold can stop them.
-struct OnPool {
-  OnPool() { net::prefer_pool_for_files(true); }
-  ~OnPool() { net::prefer_pool_for_files(false); }
-};
 
 // A file whose reads and writes are never tried on the calling thread.
 struct SlowFile {

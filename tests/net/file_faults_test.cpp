@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "file_engine.hpp"
 #include "runloom/net/directory.hpp"
 #include "runloom/net/file.hpp"
 #include "support/files.hpp"
 #include "support/net_test.hpp"
+#include "support/on_pool.hpp"
 #include "support/syscall_faults.hpp"
 
 namespace runloom::test {
@@ -142,9 +142,8 @@ void fail_each(const Failures& failures) {
 }
 
 void fail_each_on_the_pool(const Failures& failures) {
-  net::prefer_pool_for_files(true);
+  const OnPool on_pool;
   fail_each(failures);
-  net::prefer_pool_for_files(false);
 }
 
 NET_TEST(FileFaults, Opening) {

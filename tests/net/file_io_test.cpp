@@ -11,6 +11,7 @@
 #include "runloom/net/file.hpp"
 #include "support/files.hpp"
 #include "support/net_test.hpp"
+#include "support/on_pool.hpp"
 #include "support/race.hpp"
 #include "support/syscall_faults.hpp"
 
@@ -128,6 +129,7 @@ NET_TEST(FileIo, ReadsAll) {
 }
 
 NET_TEST(FileIo, F12RetriesAfterEintr) {
+  const OnPool on_pool;
   const TempDirectory directory;
   make_file(directory / "a", "text");
   auto file = File::open(directory / "a", O_RDWR).value();
@@ -327,6 +329,7 @@ NET_TEST(FileIo, F14WritesToAFullFileSystem) {
 }
 
 NET_TEST(FileIo, F14ReportsAPartAndThenTheError) {
+  const OnPool on_pool;
   const TempDirectory directory;
   auto file = File::open(directory / "a", O_RDWR | O_CREAT).value();
   if (file_in_memory(directory.path())) GTEST_SKIP() << "writes there never leave the thread";

@@ -3,6 +3,7 @@
 #include "core/park.hpp"
 #include "net/address.hpp"
 #include "net/buffer.hpp"
+#include "net/fd_argument.hpp"
 #include "net/foreign.hpp"
 #include "net/recv_bytes.hpp"
 #include "net/socket.hpp"
@@ -37,25 +38,9 @@ Result<std::size_t> write_any(int fd, std::span<const std::byte> data, int) {
   return foreign_write(fd, data);
 }
 
-bool to_fd(PyObject* value, int& fd) {
-  fd = PyObject_AsFileDescriptor(value);
-  if (fd >= 0 || !PyErr_ExceptionMatches(PyExc_ValueError)) return fd >= 0;
-  // A negative number: closed, or nonsense; to the system both are bad descriptors.
-  PyErr_Clear();
-  raise(errno_code(EBADF));
-  return false;
-}
-
 bool to_flags(PyObject* value, int& flags) {
   flags = 0;
   return !value || to_int(value, "flags", flags);
-}
-
-bool to_count(PyObject* value, const char* what, Py_ssize_t& size) {
-  if (!to_size(value, what, size)) return false;
-  if (size >= 0) return true;
-  PyErr_Format(PyExc_ValueError, "%s must not be negative", what);
-  return false;
 }
 
 PyObject* raise_failure(std::error_code error) {

@@ -1,8 +1,6 @@
 #include "net/foreign.hpp"
 
 #include <Python.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 
 #include "core/g.hpp"
 #include "net/unlocked.hpp"
+#include "runloom/net/fd_ops.hpp"
 #include "runloom/net/netpoll.hpp"
 
 namespace runloom::python {
@@ -82,16 +81,6 @@ bool is_unsupported(int err) noexcept {
   return err == EOPNOTSUPP || err == EINVAL || err == ENOSYS;
 }
 
-bool is_blocking(int fd) noexcept {
-  const int flags = ::fcntl(fd, F_GETFL);
-  return flags >= 0 && (flags & O_NONBLOCK) == 0;
-}
-
-// A pipe that is ready takes so much at once; more would block the thread.
-std::size_t chunk_for(int fd, std::size_t size) noexcept {
-  return is_blocking(fd) ? std::min<std::size_t>(size, PIPE_BUF) : size;
-}
-
 constexpr std::size_t kFilePiece = std::size_t{1} << 20;
 
 // Appends what read(2) gives until `size` bytes, the end of the file or an error after some bytes.
@@ -127,6 +116,23 @@ Result<std::size_t> read_file(int fd, net::RecvBuffer& buffer, std::size_t size)
   std::copy(bytes.begin(), bytes.end(), memory.begin());
   buffer.give_back(static_cast<std::ptrdiff_t>(bytes.size()));
   return bytes.size();
+}
+
+// What can't be told not to block, FIFOs and terminals: several readers may be woken by one byte,
+// so the call must not be made here. Into memory of this call's own, as above.
+Result<std::size_t> read_in_turn(int fd, net::RecvBuffer& buffer, std::size_t size) {
+  constexpr std::size_t kMost = std::size_t{64} * 1024;
+  try {
+    std::vector<std::byte> bytes(std::min(size, kMost));
+    RUNLOOM_TRY(const std::size_t count, net::fd_read(fd, bytes));
+    const auto memory = buffer.take();
+    if (memory.empty()) return fail_errno(ENOMEM);
+    std::copy_n(bytes.begin(), count, memory.begin());
+    buffer.give_back(static_cast<std::ptrdiff_t>(count));
+    return count;
+  } catch (const std::bad_alloc&) {
+    return fail_errno(ENOMEM);
+  }
 }
 
 }  // namespace
@@ -165,14 +171,16 @@ Result<std::size_t> foreign_read(int fd, net::RecvBuffer& buffer) {
       if (!read && read.error() == errno_code(EINTR)) continue;
       return read;
     }
-    moved = way == Way::nonblocking ? ::preadv2(fd, &part, 1, -1, RWF_NOWAIT)
-                                    : ::read(fd, memory.data(), memory.size());
+    if (way == Way::poll_first) {
+      buffer.give_back(-1);
+      return read_in_turn(fd, buffer, part.iov_len);
+    }
+    moved = ::preadv2(fd, &part, 1, -1, RWF_NOWAIT);
     err = errno;
     buffer.give_back(moved);
     if (moved >= 0) return static_cast<std::size_t>(moved);
     if (err == EINTR) continue;
-    if (!would_block(err) && !(way == Way::nonblocking && is_unsupported(err)))
-      return fail_errno(err);
+    if (!would_block(err) && !is_unsupported(err)) return fail_errno(err);
     Result<void> ready;
     way = way_after(fd, err, net::kRead, ready);
     if (!ready) return Unexpected{ready.error()};
@@ -192,15 +200,15 @@ Result<std::size_t> foreign_write(int fd, std::span<const std::byte> data) {
         err = errno;
       });
       if (!called) return Unexpected{called.error()};
+    } else if (way == Way::poll_first) {
+      return net::fd_write(fd, data);
     } else {
-      moved = way == Way::nonblocking ? ::pwritev2(fd, &part, 1, -1, RWF_NOWAIT)
-                                      : ::write(fd, data.data(), chunk_for(fd, data.size()));
+      moved = ::pwritev2(fd, &part, 1, -1, RWF_NOWAIT);
       err = errno;
     }
     if (moved >= 0) return static_cast<std::size_t>(moved);
     if (err == EINTR) continue;
-    if (!would_block(err) && !(way == Way::nonblocking && is_unsupported(err)))
-      return fail_errno(err);
+    if (!would_block(err) && !is_unsupported(err)) return fail_errno(err);
     Result<void> ready;
     way = way_after(fd, err, net::kWrite, ready);
     if (!ready) return Unexpected{ready.error()};

@@ -1,12 +1,14 @@
 #include "net/net.hpp"
 
 #include "net/fd_functions.hpp"
+#include "net/file_functions.hpp"
 #include "net/socket.hpp"
 
 namespace runloom::python {
 
 bool add_net(PyObject* module) {
   return add_socket_type(module) && add_unix_functions(module) && add_fd_functions(module);
+  return add_socket_type(module) && add_fd_functions(module) && add_file_functions(module);
 }
 
 }  // namespace runloom::python
