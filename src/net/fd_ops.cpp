@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "file_transfer.hpp"
 #include "io_loop.hpp"
 #include "operation.hpp"
+#include "reopen.hpp"
 #include "runloom/net/fd.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "runloom/sched/blocking.hpp"
@@ -70,28 +70,6 @@ bool is_file(int fd) noexcept {
   return is_type(fd, S_IFREG) || is_type(fd, S_IFBLK);
 }
 
-// A FIFO once more, as a description of our own that does not block.
-class FifoAgain {
- public:
-  FifoAgain(int fd, unsigned direction) noexcept {
-    if (!is_type(fd, S_IFIFO)) return;
-    char path[32];
-    std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    const int mode = direction == kRead ? O_RDONLY : O_WRONLY;
-    fd_ = ::open(path, mode | O_NONBLOCK | O_CLOEXEC);
-  }
-  ~FifoAgain() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FifoAgain(const FifoAgain&) = delete;
-  FifoAgain& operator=(const FifoAgain&) = delete;
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  int number() const noexcept { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
 Result<void> wait_ready(int fd, unsigned direction, Deadline deadline) {
   if (!check_pollable(fd)) return {};
   RUNLOOM_TRY(Netpoll* const netpoll, Netpoll::current());
@@ -111,9 +89,10 @@ Result<std::size_t> transfer_blocking(int fd, unsigned direction, Deadline deadl
   for (;;) {
     if (const auto ready = wait_ready(fd, direction, deadline); !ready)
       return Unexpected{ready.error()};
-    const FifoAgain fifo(fd, direction);
+    const auto fifo = is_type(fd, S_IFIFO) ? reopen(fd, direction == kRead ? O_RDONLY : O_WRONLY)
+                                           : Result<OwnedFd>(fail_errno(ENXIO));
     if (!fifo) break;
-    const ssize_t moved = call(fifo.number());
+    const ssize_t moved = call(fifo->number());
     if (moved >= 0) return static_cast<std::size_t>(moved);
     if (!would_block(errno) && errno != EINTR) return fail(last_errno());
     if (deadline == Deadline::now()) return fail(Errc::timed_out);
