@@ -7,8 +7,8 @@
 namespace runloom::python {
 
 bool add_net(PyObject* module) {
-  return add_socket_type(module) && add_unix_functions(module) && add_fd_functions(module);
-  return add_socket_type(module) && add_fd_functions(module) && add_file_functions(module);
+  return add_socket_type(module) && add_unix_functions(module) && add_fd_functions(module) &&
+         add_file_functions(module);
 }
 
 }  // namespace runloom::python
