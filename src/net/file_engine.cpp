@@ -90,8 +90,9 @@ bool pool_is_preferred() noexcept {
   return pool_only.load(std::memory_order_relaxed);
 }
 
-FileEngine& file_engine(const FileOp&) noexcept {
-  return pool;
+FileEngine& file_engine(const FileOp& op) noexcept {
+  FileEngine* const ring = pool_is_preferred() ? nullptr : uring_file_engine(op);
+  return ring ? *ring : pool;
 }
 
 Result<long> run_waiting(FileOp& op, Deadline deadline) {

@@ -27,6 +27,9 @@ FileEngine& file_engine(const FileOp& op) noexcept;
 // time, the others wait for their turn in order.
 FileEngine& pool_file_engine() noexcept;
 
+// The ring of the calling fiber's hub; null where it has none, or can't make this call.
+FileEngine* uring_file_engine(const FileOp& op) noexcept;
+
 // For tests: all calls on the pool, also where a ring could make them, or the calling thread an
 // open.
 void prefer_pool_for_files(bool prefer) noexcept;

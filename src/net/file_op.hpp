@@ -91,6 +91,7 @@ struct FileOp : detail::BlockingJob {
   bool done = false;
   bool left = false;
   long result = 0;
+  void* in_ring = nullptr;  // while a ring has it; only on the hub's thread
 
  private:
   void clean_up() noexcept;

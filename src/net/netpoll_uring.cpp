@@ -157,7 +157,8 @@ int UringNetpoll::wait_for_ring(std::int64_t timeout_ns) noexcept {
 }
 
 bool UringNetpoll::wants_poll() const noexcept {
-  return ring_->has_work();
+  // poll() has to start the watch of descriptors that are not ours before anything can come of it.
+  return ring_->has_work() || (!foreign_->empty() && !epoll_poll_.in_flight);
 }
 
 void UringNetpoll::wake() noexcept {
