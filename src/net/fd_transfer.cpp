@@ -150,7 +150,8 @@ Result<void> note_cut(PollDesc& desc, Result<void> result, const std::size_t& se
 }  // namespace
 
 Result<std::size_t> Fd::recv(std::span<std::byte> buffer, int flags, Deadline deadline) const {
-  return operate_read<Result<std::size_t>>(desc_, generation_, deadline, [&](Netpoll& netpoll, PollDesc& desc) {
+  return operate_read<Result<std::size_t>>(
+      desc_, generation_, deadline, [&](Netpoll& netpoll, PollDesc& desc) {
         if (must_fill(desc, flags)) [[unlikely]]
           return recv_full(netpoll, desc, buffer, flags & ~MSG_WAITALL, deadline);
         return netpoll.recv(desc, buffer, flags, deadline);

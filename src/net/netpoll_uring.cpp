@@ -30,12 +30,10 @@ UringNetpoll::UringNetpoll(std::unique_ptr<Uring> ring)
       foreign_(std::make_unique<ForeignFds>(*this)),
       fork_(fork_generation.load(std::memory_order_relaxed)),
       wake_poll_([](UringOp&, int, std::uint32_t) noexcept {}),
-      epoll_poll_([](UringOp& op, int, std::uint32_t) noexcept {
-        static_cast<OwnPoll&>(op).came = true;
-      }),
-      watcher_poll_([](UringOp& op, int, std::uint32_t) noexcept {
-        static_cast<OwnPoll&>(op).came = true;
-      }) {
+      epoll_poll_(
+          [](UringOp& op, int, std::uint32_t) noexcept { static_cast<OwnPoll&>(op).came = true; }),
+      watcher_poll_(
+          [](UringOp& op, int, std::uint32_t) noexcept { static_cast<OwnPoll&>(op).came = true; }) {
   enlist();
 }
 

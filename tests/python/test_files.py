@@ -205,7 +205,6 @@ def test_f06_a_cancelled_read_frees_its_buffer(fifo: tuple[int, int]) -> None:
             with pytest.raises(runloom_c.Cancelled):
                 fiber.join()
             buffer.clear()
-            del buffer
             os.write(writer, b"x")
             assert file_read(reader, 8) == b"x"
 

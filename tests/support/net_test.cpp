@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "runloom/net/file.hpp"
 #include "support/race.hpp"
 #include "support/sim_netpoll.hpp"
 
@@ -17,6 +18,8 @@ class NetTest : public ::testing::Test {
   NetTest(int hubs, Result<std::unique_ptr<net::Netpoll>> (*make)(), void (*body)())
       : hubs_(hubs), make_(make), body_(body) {}
   void TestBody() override {
+    if (make_ == &net::make_uring_netpoll && !net::io_uring_available())
+      GTEST_SKIP() << "io_uring is forbidden here";
     Options options = fiber_test_options(hubs_);
     options.make_driver = driver_maker(make_);
     run_fiber_test(std::move(options), body_);
