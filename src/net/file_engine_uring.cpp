@@ -19,9 +19,10 @@ namespace runloom::net {
 namespace {
 
 struct RingCall final : UringOp {
-  explicit RingCall(FileOp& op) noexcept : UringOp(&ended), file(op) {}
+  RingCall(FileOp& op, Uring& its_ring) noexcept : UringOp(&ended), file(op), ring(its_ring) {}
   static void ended(UringOp& op, int result, std::uint32_t flags) noexcept;
   FileOp& file;
+  Uring& ring;
   bool cancelled = false;
 };
 
@@ -106,7 +107,7 @@ class UringFileEngine final : public FileEngine {
  public:
   Result<void> start(FileOp& op) noexcept override {
     Uring* const ring = hub_ring();
-    auto call = std::unique_ptr<RingCall>(ring ? new (std::nothrow) RingCall(op) : nullptr);
+    auto call = std::unique_ptr<RingCall>(ring ? new (std::nothrow) RingCall(op, *ring) : nullptr);
     io_uring_sqe* const sqe = call ? ring->prepare() : nullptr;
     if (!sqe) return pool_file_engine().start(op);
     fill(*sqe, op);
@@ -118,7 +119,7 @@ class UringFileEngine final : public FileEngine {
     if (!op.in_ring) return pool_file_engine().withdraw(op);
     auto& call = *static_cast<RingCall*>(op.in_ring);
     call.cancelled = true;
-    hub_ring()->cancel(call);
+    call.ring.cancel(call);
     return false;
   }
 
