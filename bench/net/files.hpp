@@ -1,5 +1,5 @@
 // files.hpp: random reads of 4 KiB of a file that the page cache has: the work of all subjects of
-// the suite `files`. Wall time per read.
+// the suite `files`. CPU time of the process per read: what other processes do does not count.
 #pragma once
 
 #include <fcntl.h>

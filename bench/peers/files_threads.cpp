@@ -27,10 +27,10 @@ void read_block(int fd, off_t offset, char* buffer) {
 double plain(int fd, int n) {
   std::array<char, files::kRead> buffer;
   files::Offsets offsets(1);
-  const double start = now_ns(Clock::kWall);
+  const double start = now_ns(Clock::kCpu);
   for (int i = 0; i < n; ++i)
     read_block(fd, offsets.next(), buffer.data());
-  return now_ns(Clock::kWall) - start;
+  return now_ns(Clock::kCpu) - start;
 }
 
 struct Job {
@@ -95,7 +95,7 @@ double pooled(int fd, int n, int depth) {
   Pool pool(fd);
   std::vector<Job> jobs(static_cast<std::size_t>(depth));
   files::Offsets offsets(1);
-  const double start = now_ns(Clock::kWall);
+  const double start = now_ns(Clock::kCpu);
   for (Job& job : jobs) {
     job.offset = offsets.next();
     pool.submit(&job);
@@ -107,7 +107,7 @@ double pooled(int fd, int n, int depth) {
   }
   for (int i = 0; i < depth; ++i)
     pool.finished();
-  return now_ns(Clock::kWall) - start;
+  return now_ns(Clock::kCpu) - start;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ def plan(context: Context) -> Plan:
         )
 
     group = Group(
-        "4 KiB random reads, cached",
+        "CPU time of a 4 KiB random read, cached",
         [
             subject("pread", "files_threads", "pread"),
             subject("runloom", "files_runloom", ours=True),
