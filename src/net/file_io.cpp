@@ -82,6 +82,16 @@ Result<std::size_t> File::writev_at(std::span<const iovec> buffers, off_t offset
 Result<std::size_t> File::read_at(std::span<std::byte> buffer, off_t offset,
                                   Deadline deadline) const {
   const iovec vector = vector_of(buffer);
+  // Most reads are small and find all in memory: for them the object itself keeps the state, which
+  // saves four atomic operations, a twentieth of such a read.
+  if (offset >= 0 && buffer.size() <= kWholeHere && state_ && state_->enter()) {
+    const ssize_t moved = transfer_now(false, {state_->fd, state_->ways}, {&vector, 1}, offset);
+    state_->leave();
+    if (moved >= 0 && static_cast<std::size_t>(moved) == buffer.size()) {
+      take_turns(buffer.size());
+      return buffer.size();
+    }
+  }
   return transfer_at(&read_file, use_of(*this), {&vector, 1}, offset, deadline);
 }
 

@@ -20,7 +20,6 @@
 namespace runloom::net {
 namespace {
 
-constexpr std::size_t kPieceHere = 256 * 1024;     // copied by the hub's thread at once
 constexpr std::size_t kPieceAway = 1024 * 1024;    // by the engine, into the caller's memory
 constexpr std::size_t kPiecePrivate = 256 * 1024;  // by the engine, into memory of its own
 
@@ -78,16 +77,6 @@ bool in_memory(int fd) noexcept {
   return ::fcntl(fd, F_GET_SEALS) >= 0;
 }
 
-// Lets others run, when transfers have followed each other for long without a wait.
-void take_turns(std::size_t bytes) noexcept {
-  constexpr std::size_t kCall = 16 * 1024;  // that much costs as much as the rest of the call
-  thread_local std::size_t eager = 0;
-  eager += bytes + kCall;
-  if (eager < kPieceHere) return;
-  eager = 0;
-  if (detail::may_park()) this_fiber::yield();
-}
-
 // Reads into memory of the operation, which a cancelled fiber leaves behind.
 Result<std::size_t> read_privately(const FileTarget& target, Cursor& cursor, off_t offset,
                                    Deadline deadline) {
@@ -137,7 +126,7 @@ Result<std::size_t> transfer(bool write, const FileTarget& target, std::span<con
   std::size_t done = 0;
   for (;;) {
     const off_t at = offset < 0 ? -1 : offset + static_cast<off_t>(done);
-    const auto vectors = cursor.next(kPieceHere);
+    const auto vectors = cursor.next(kWholeHere);
     const std::size_t wanted = cursor.size();
     const ssize_t moved = transfer_now(write, target, vectors, at);
     if (moved >= 0) {
@@ -186,6 +175,15 @@ ssize_t transfer_now(bool write, const FileTarget& target, std::span<const iovec
     if (errno != EOPNOTSUPP || flags == 0) return -1;
     way.store(in_memory(target.fd) ? Instant::always : Instant::never, std::memory_order_relaxed);
   }
+}
+
+void take_turns(std::size_t bytes) noexcept {
+  constexpr std::size_t kCall = 16 * 1024;  // that much costs as much as the rest of the call
+  thread_local std::size_t eager = 0;
+  eager += bytes + kCall;
+  if (eager < kWholeHere) return;
+  eager = 0;
+  if (detail::may_park()) this_fiber::yield();
 }
 
 Result<std::size_t> read_file(const FileTarget& target, std::span<const iovec> buffers,

@@ -32,4 +32,9 @@ Result<std::size_t> write_file(const FileTarget& target, std::span<const iovec> 
 ssize_t transfer_now(bool write, const FileTarget& target, std::span<const iovec> buffers,
                      off_t offset) noexcept;
 
+// A transfer of at most so many bytes is made at once.
+inline constexpr std::size_t kWholeHere = 256 * 1024;
+// After each transfer that did not wait: lets others run when there were many in a row.
+void take_turns(std::size_t bytes) noexcept;
+
 }  // namespace runloom::net
