@@ -98,7 +98,7 @@ ssize_t send_piece(int out, int in, off_t& offset, std::size_t size) noexcept {
 }
 
 // sendfile can't be told not to wait for the device. So what is not in memory is sent by a thread
-// of the pool, which costs some 20 us a piece; the socket makes nobody wait.
+// of the pool, which costs 4 us of processor time a piece; the socket makes nobody wait.
 Result<ssize_t> send_piece_anywhere(int out, int in, off_t& offset, std::size_t size,
                                     Deadline deadline) {
   if (is_cached(in, offset, size)) return send_piece(out, in, offset, size);
