@@ -14,7 +14,8 @@
 //
 // The race. Whoever finds a stale file unlinks it and binds. In between another one may have done
 // the same, and its fresh file would be unlinked: so all of it happens under an exclusive flock(2)
-// of "<path>.lock", which is removed again. A plain bind needs no lock: it never replaces anything.
+// of "<path>.runloom-lock", which is removed again. A plain bind needs no lock: it never replaces
+// anything.
 #include "runloom/net/bound_path.hpp"
 
 #include <fcntl.h>
@@ -49,7 +50,7 @@ std::string absolute(std::string_view path) {
 // The exclusive right to replace the file of one path.
 class ReplaceLock {
  public:
-  explicit ReplaceLock(const std::string& path) : path_(path + ".lock") {}
+  explicit ReplaceLock(const std::string& path) : path_(path + ".runloom-lock") {}
   ~ReplaceLock() {
     if (held_) ::unlink(path_.c_str());  // while it is locked: others look whether it is theirs
   }

@@ -50,7 +50,9 @@ Result<void> may_go_on(Deadline deadline) noexcept {
 // (late, or a spin), and to connect the program's own socket (it would drop other peers' messages).
 Result<void> await_room(const Fd& socket, const sockaddr* peer, socklen_t size, Deadline deadline) {
   RUNLOOM_TRY(const Fd watcher, open_socket(AF_UNIX, SOCK_DGRAM, 0, FdKind::datagram));
-  if (::connect(watcher.number(), peer, size) != 0) return fail(last_errno());
+  // It is gone, or has connected to the sender, which then knows no limit. The next attempt tells.
+  if (::connect(watcher.number(), peer, size) != 0)
+    return this_fiber::sleep_until(Deadline::earlier(deadline, Deadline::after(1ms)));
   if (this_fiber::exists()) {
     FdCase room(watcher, kWrite);
     FdCase closed(socket, 0);  // no direction: ends with a close only

@@ -147,7 +147,7 @@ TEST(BoundPath, OnlyAStaleSocketIsReplacedX04) {
 NET_TEST(BoundPath, WhoeverReplacesHoldsTheLockX04) {
   SocketDir dir;
   ::close(plain_bind(dir.address("s")));
-  OwnedFd lock(::open(dir.path("s.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  OwnedFd lock(::open(dir.path("s.runloom-lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(lock.number(), LOCK_EX), 0);
   const OwnedFd fd = fresh();
   EXPECT_EQ(BoundPath::bind(fd.number(), dir.address("s"), {}, Deadline::after(5ms)).error(),
@@ -156,13 +156,13 @@ NET_TEST(BoundPath, WhoeverReplacesHoldsTheLockX04) {
   until_parked(second.handle(), WaitReason::sleep);
   second.cancel();
   EXPECT_EQ(second.join().error(), Errc::cancelled);
-  EXPECT_EQ(dir.names(), (Names{"s", "s.lock"}));
+  EXPECT_EQ(dir.names(), (Names{"s", "s.runloom-lock"}));
   // The holder has finished its work: its server lives, and the next one sees that.
   auto third = spawn([&] { return BoundPath::bind(fd.number(), dir.address("s")); });
   until_parked(third.handle(), WaitReason::sleep);
   ASSERT_EQ(::unlink(dir.path("s").c_str()), 0);
   const OwnedFd server(plain_bind(dir.address("s")));
-  ASSERT_EQ(::unlink(dir.path("s.lock").c_str()), 0);
+  ASSERT_EQ(::unlink(dir.path("s.runloom-lock").c_str()), 0);
   lock.reset();
   EXPECT_EQ(third.join().error(), errno_code(EADDRINUSE));
   EXPECT_EQ(dir.names(), Names{"s"});
@@ -307,7 +307,7 @@ NET_TEST(BoundPath, SurvivesFailingCalls) {
         }
         EXPECT_EQ(open_descriptors(), before);
         ::unlink(dir.path("s").c_str());
-        ::unlink(dir.path("s.lock").c_str());
+        ::unlink(dir.path("s.runloom-lock").c_str());
       }
 }
 

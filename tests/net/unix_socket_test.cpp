@@ -119,5 +119,18 @@ NET_TEST(UnixSocket, WaitsForItsOwnBuffer) {
   EXPECT_LE(calls(Call::sendmsg) - before, 2 + sent);
 }
 
+// A receiver that has connected to the sender has no limit for it: what looks like a full queue is
+// the sender's own buffer, which may have room again when it is looked at.
+NET_TEST(UnixSocket, AnswersToAConnectedReceiver) {
+  SocketDir dir;
+  const OwnedFd server(plain_bind(dir.address("server"), SOCK_DGRAM));
+  const Fd client = Fd::adopt(plain_bind(dir.address("client"), SOCK_DGRAM)).value();
+  const auto from = dir.address("client"), to = dir.address("server");
+  ASSERT_EQ(::connect(server.number(), from.data(), from.size()), 0);
+  const Fault fault(Call::sendmsg, EAGAIN);
+  EXPECT_EQ(net::send_message(client, net::bytes("x"), {}, &to, {}).value(), 1u);
+  EXPECT_EQ(fault.failed(), 1);
+}
+
 }  // namespace
 }  // namespace runloom::test

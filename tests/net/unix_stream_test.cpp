@@ -9,6 +9,7 @@
 
 #include "runloom/net/unix_listener.hpp"
 #include "support/net_test.hpp"
+#include "support/race.hpp"
 #include "support/syscall_faults.hpp"
 #include "support/unix_test.hpp"
 
@@ -377,6 +378,52 @@ NET_TEST(UnixStream, SendFdsWaitsAndEnds) {
     taken += read_text(pair.two, std::min<std::size_t>(65536, written - taken)).value().size();
   EXPECT_EQ(sender.join().value(), 1u);
   EXPECT_EQ(receive(pair.two, 1).value().fds.size(), 1u);
+}
+
+// Senders, receivers and closes at random: whatever was on its way, no descriptor stays open.
+NET_TEST(UnixStreamRace, NoDescriptorIsLostX02) {
+  PlainPipe pipe;
+  const std::size_t before = open_descriptors();
+  std::uint64_t stream = 0;
+  for (RaceBudget budget; !budget.spent();) {
+    UnixPair pair;
+    std::vector<JoinHandle<void>> fibers;
+    for (int i = 0; i < 2; ++i) {
+      fibers.push_back(spawn([&, seed = ++stream] {
+        Random random(seed);
+        for (int n = 0; n < 20; ++n) {
+          const std::vector<int> fds(random.below(5), pipe.ends[0]);
+          if (!pair.one.send_fds(net::bytes(pattern(1 + random.below(50))), fds)) return;
+        }
+      }));
+      fibers.push_back(spawn([&, seed = ++stream] {
+        Random random(seed);
+        for (;;) {
+          std::string text;
+          if (random.one_in(4)) {
+            if (!read_text(pair.two, 1 + random.below(20), Deadline::after(1ms))) return;
+            continue;
+          }
+          text.resize(1 + random.below(20));
+          const auto most = random.below(4);
+          const auto message = pair.two.recv_fds(writable(text), most, Deadline::after(1ms));
+          if (!message || message->bytes == 0) return;
+          ASSERT_LE(message->fds.size(), most);
+        }
+      }));
+    }
+    fibers.push_back(spawn([&, seed = ++stream] {
+      Random random(seed);
+      for (auto turns = random.below(50); turns > 0; --turns)
+        this_fiber::yield();
+      random.one_in(2) ? pair.one.close() : pair.two.close();
+    }));
+    for (auto& fiber : fibers)
+      EXPECT_TRUE(fiber.join());
+    pair.one.close();
+    pair.two.close();
+  }
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 // ---------------------------------------------------------------- faults

@@ -49,8 +49,9 @@ PyObject* ancillary_list(msghdr& message) {
   if (!list) return nullptr;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     const auto* data = reinterpret_cast<const char*>(CMSG_DATA(header));
-    const Ref part = Ref::steal(Py_BuildValue("iiy#", header->cmsg_level, header->cmsg_type, data,
-                                              static_cast<Py_ssize_t>(data_size(message, header))));
+    const auto size = static_cast<Py_ssize_t>(data_size(message, header));
+    const Ref part = Ref::steal(Py_BuildValue("iiN", header->cmsg_level, header->cmsg_type,
+                                              PyBytes_FromStringAndSize(data, size)));
     if (!part || PyList_Append(list.get(), part.get()) < 0) return nullptr;
   }
   return list.release();
