@@ -239,12 +239,12 @@ void Uring::fetch_ahead(unsigned ready) const noexcept {
   };
   if (2 * kAhead < ready) {
     const auto* op = reinterpret_cast<const char*>(op_at(2 * kAhead));
-    for (int line = -kLinesBelow; line < kLinesAbove; ++line)
+    for (int line = -kLinesBelow; op && line < kLinesAbove; ++line)
       __builtin_prefetch(op + 64 * line, 1);
   }
   if (kAhead < ready) {
     const UringOp* op = op_at(kAhead);
-    if (!op) return;
+    if (!op || !op->waiter) return;
     for (int line = 0; line < 3; ++line)
       __builtin_prefetch(static_cast<const char*>(op->waiter) + 64 * line, 1);
     for (int line = 0; line < 2; ++line)
