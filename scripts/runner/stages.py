@@ -191,6 +191,17 @@ def python_tests(context: Context) -> Results:
         )
         chosen = [] if whole else ["-m", "version_sensitive"]
         results.add(pytest(python, title, ["tests/python", *chosen], limit=25 * MINUTE))
+        if whole:
+            results.add(
+                pytest(
+                    python,
+                    f"running them on Python {python.version} with io_uring",
+                    ["tests/python", "-k", "not test_examples and not test_docs"],
+                    limit=25 * MINUTE,
+                    environment={"RUNLOOM_NETPOLL": "io_uring"},
+                    log="pytest-io_uring",
+                )
+            )
     return results
 
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 
 namespace runloom::net {
 
@@ -24,6 +25,13 @@ int move_high(int fd) noexcept {
   if (high >= 0) ::close(fd);
   errno = err;
   return high >= 0 ? high : fd;
+}
+
+void tell_lost() noexcept {
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true, std::memory_order_relaxed))
+    std::fputs("runloom: other code has closed the poller's descriptors; there are new ones\n",
+               stderr);
 }
 
 }  // namespace runloom::net

@@ -8,4 +8,7 @@ namespace runloom::net {
 // everything, then gets the next descriptors at low numbers: no stranger is taken for ours.
 int move_high(int fd) noexcept;
 
+// Says on stderr, once, that other code has closed a poller's descriptors.
+void tell_lost() noexcept;
+
 }  // namespace runloom::net

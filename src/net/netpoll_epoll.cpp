@@ -191,10 +191,7 @@ bool EpollNetpoll::revive() noexcept {
 // numbers may be others' by now, so nothing is done to them. A hub that sleeps in the kernel when
 // that happens finds out when its next event or timer ends the sleep: nothing else can wake it.
 void EpollNetpoll::lost() noexcept {
-  static std::atomic<bool> told{false};
-  if (!told.exchange(true, std::memory_order_relaxed))
-    std::fputs("runloom: other code has closed the poller's descriptors; there are new ones\n",
-               stderr);
+  tell_lost();
   watcher_ = {};  // its number may be another's, too
   epoll_ = -1;
   wake_ = -1;

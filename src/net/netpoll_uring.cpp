@@ -1,5 +1,6 @@
 #include "netpoll_uring.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -134,6 +135,8 @@ int UringNetpoll::poll(std::int64_t timeout_ns) {
     renew();
   if (!ring_->usable()) [[unlikely]]
     return wait_for_ring(timeout_ns);
+  if (timeout_ns != 0 && ::fcntl(wake_, F_GETFD) < 0) [[unlikely]]
+    lost();
   // Each write to the eventfd is an event: nobody needs to read it.
   poll_own(wake_poll_, wake_, true);
   if (!foreign_->empty()) poll_own(epoll_poll_, epoll_, false);
@@ -142,6 +145,31 @@ int UringNetpoll::poll(std::int64_t timeout_ns) {
   if (std::exchange(epoll_poll_.came, false)) drain_foreign();
   if (std::exchange(watcher_poll_.came, false) && watcher_.fd >= 0) watcher_.ready(watcher_.arg);
   return std::max(count, 0);
+}
+
+// A program that closes all descriptors, to become a daemon, say, closes ours as well. The ring
+// doesn't need its number, and what is in flight in it goes on. The numbers may be others' by now,
+// so nothing is done to them.
+void UringNetpoll::lost() noexcept {
+  tell_lost();
+  ring_->forget_number();
+  // They are armed anew when these have ended.
+  ring_->cancel(wake_poll_);
+  ring_->cancel(epoll_poll_);
+  ring_->cancel(watcher_poll_);
+  watcher_ = {};
+  wake_ = -1;
+  epoll_ = -1;
+  open();
+  foreign_->rearm_all();
+}
+
+bool UringNetpoll::revive_after(std::error_code error) noexcept {
+  if (error != errno_code(EBADF) && error != errno_code(EINVAL)) return false;
+  epoll_event event;
+  if (::epoll_wait(epoll_, &event, 1, 0) >= 0) return false;
+  lost();
+  return true;
 }
 
 // A forked child without memory or descriptors to spare: nothing to wait for until there are some.
@@ -179,6 +207,7 @@ void UringNetpoll::drain_foreign() noexcept {
   constexpr int kBatch = 64;
   epoll_event events[kBatch];
   const int count = ::epoll_wait(epoll_, events, kBatch, 0);
+  if (count < 0) (void)revive_after(last_errno());
   for (int k = 0; k < count; ++k)
     epoll_foreign_event(*foreign_, events[k]);
 }
@@ -198,7 +227,9 @@ void UringNetpoll::claim_foreign(int fd, detail::WakeCode code,
 
 Result<void> UringNetpoll::link_foreign(int fd, detail::WaitNode& node) {
   if (inherited()) renew();
-  return foreign_->link(fd, node);
+  auto linked = foreign_->link(fd, node);
+  if (!linked && revive_after(linked.error())) linked = foreign_->link(fd, node);
+  return linked;
 }
 
 void UringNetpoll::unlink_foreign(int fd, detail::WaitNode& node) noexcept {
@@ -207,7 +238,9 @@ void UringNetpoll::unlink_foreign(int fd, detail::WaitNode& node) noexcept {
 
 Result<unsigned> UringNetpoll::poll_foreign(int fd, unsigned directions, Deadline deadline) {
   if (inherited()) renew();
-  return foreign_->wait(fd, directions, deadline);
+  auto ready = foreign_->wait(fd, directions, deadline);
+  if (!ready && revive_after(ready.error())) ready = foreign_->wait(fd, directions, deadline);
+  return ready;
 }
 
 // ---------------------------------------------------------------- making

@@ -76,6 +76,8 @@ class UringNetpoll final : public IoLoop, public ForeignKernel, public Backend {
   void renew() noexcept;
   bool inherited() const noexcept;
   void reopen() noexcept;
+  void lost() noexcept;
+  bool revive_after(std::error_code error) noexcept;
   int wait_for_ring(std::int64_t timeout_ns) noexcept;
   void poll_own(OwnPoll& op, int fd, bool many) noexcept;
   void drain_foreign() noexcept;

@@ -155,6 +155,11 @@ void Uring::abandon() noexcept {
   ::close(ring_.ring_fd);
 }
 
+// Without the registration, io_uring_enter(2) by the number fails, and the operations with it.
+void Uring::forget_number() noexcept {
+  ring_.ring_fd = -1;
+}
+
 // ---------------------------------------------------------------- submission
 
 io_uring_sqe* Uring::prepare() noexcept {

@@ -84,6 +84,8 @@ class Uring {
   // called then.
   void abandon() noexcept;
   bool usable() const noexcept { return open_; }
+  // Other code has closed the ring's number, which may be another's by now.
+  void forget_number() noexcept;
   // Completions that the completion queue had no room for.
   unsigned overflows() const noexcept { return overflows_; }
   int number() const noexcept { return ring_.ring_fd; }

@@ -1,4 +1,4 @@
-// The epoll backend where others get in its way: filters of system calls, and code that closes
+// The backends where others get in their way: filters of system calls, and code that closes
 // descriptors that are not its own.
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -111,10 +111,46 @@ TEST(PollHostile, SurvivesACloseOfAllDescriptors) {
   survives_a_close_of_all(&net::make_poll_netpoll);
 }
 
+TEST(UringHostile, SurvivesACloseOfAllDescriptors) {
+  survives_a_close_of_all(&net::make_uring_netpoll);
+}
+
+// Where io_uring is forbidden it is epoll, and one line says so.
+TEST(UringHostile, FallsBackToEpoll) {
+  for (const unsigned err : {ENOSYS, EPERM, ENOMEM}) {
+    const ChildEnd end = run_child([err] {
+      ::setenv("RUNLOOM_NETPOLL", "io_uring", 1);
+      if (!refuse_call(SYS_io_uring_setup, err)) return kNoFilter;
+      int failed = 1;
+      Options options;
+      options.hubs = 2;
+      auto ran = runloom::run(
+          [&] {
+            const int used = use_a_connection();
+            if (used != 0) {
+              failed = used;
+            } else if (net::Netpoll::current().value()->name() != "epoll") {
+              failed = 2;
+            } else {
+              failed = net::netpoll_fallback().find("io_uring_setup") == std::string::npos ? 3 : 0;
+            }
+          },
+          options);
+      return ran ? failed : 4;
+    });
+    if (end.exited && end.code == kNoFilter) GTEST_SKIP() << "filters may not be installed here";
+    EXPECT_TRUE(end.exited && end.code == 0) << end.code << " " << end.out;
+    const auto line = end.out.find("using epoll");
+    EXPECT_NE(line, std::string::npos) << end.out;
+    EXPECT_EQ(line, end.out.rfind("using epoll")) << "twice: " << end.out;
+    EXPECT_EQ(end.out.find("RLIMIT_MEMLOCK") != std::string::npos, err == ENOMEM) << end.out;
+  }
+}
+
 // A wait that was under way on a descriptor that is still open goes on.
-TEST(EpollHostile, WaitsGoOnWithANewPoller) {
-  const ChildEnd end = run_child([] {
-    Scheduler scheduler({.make_driver = driver_maker(&net::make_epoll_netpoll)});
+void waits_go_on_with_a_new_poller(Result<std::unique_ptr<net::Netpoll>> (*make)()) {
+  const ChildEnd end = run_child([make] {
+    Scheduler scheduler({.make_driver = driver_maker(make)});
     int failed = 1;
     auto ran = scheduler.run([&] {
       TcpPair pair;
@@ -138,6 +174,13 @@ TEST(EpollHostile, WaitsGoOnWithANewPoller) {
     return ran ? failed : 4;
   });
   EXPECT_TRUE(end.exited && end.code == 0) << end.code << " " << end.out;
+}
+
+TEST(EpollHostile, WaitsGoOnWithANewPoller) {
+  waits_go_on_with_a_new_poller(&net::make_epoll_netpoll);
+}
+TEST(UringHostile, WaitsGoOnWithANewPoller) {
+  waits_go_on_with_a_new_poller(&net::make_uring_netpoll);
 }
 
 }  // namespace

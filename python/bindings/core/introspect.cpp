@@ -210,7 +210,8 @@ PyObject* stats(PyObject*, PyObject*) {
       !put(d, "stack_calibrated", PyBool_FromLong(config().stack_size_set)) ||
       !put(d, "stack_painting", PyBool_FromLong(0)) ||
       !put(d, "backend", PyUnicode_FromString("fcontext-asm")) ||
-      !put(d, "netpoll", PyUnicode_FromString(netpoll_name())))
+      !put(d, "netpoll", PyUnicode_FromString(netpoll_name())) ||
+      !put(d, "netpoll_fallback", PyUnicode_FromString(net::netpoll_fallback().c_str())))
     return nullptr;
   return dict.release();
 }
