@@ -134,7 +134,8 @@ Result<int> Fd::release() noexcept {
 // ---------------------------------------------------------------- operations
 
 Result<std::size_t> Fd::recv_late(RecvBuffer& buffer, Deadline deadline) const {
-  return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
+  return operate_read<Result<std::size_t>>(
+      desc_, generation_, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.recv_late(desc, buffer, deadline); });
 }
 
@@ -146,9 +147,9 @@ Result<std::size_t> Fd::send(std::span<const std::byte> data, int flags, Deadlin
 
 Result<std::size_t> Fd::recvmsg(msghdr& message, int flags, Deadline deadline) const {
   return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
-                                      [&](Netpoll& netpoll, PollDesc& desc) {
-                                        return netpoll.recvmsg(desc, message, flags, deadline);
-                                      });
+                                           [&](Netpoll& netpoll, PollDesc& desc) {
+                                             return netpoll.recvmsg(desc, message, flags, deadline);
+                                           });
 }
 
 Result<std::size_t> Fd::sendmsg(const msghdr& message, int flags, Deadline deadline) const {
@@ -169,7 +170,8 @@ Result<std::size_t> Fd::attempt(unsigned direction, Attempt& attempt, int flags,
 }
 
 Result<std::size_t> Fd::read(std::span<std::byte> buffer, Deadline deadline) const {
-  return operate_read<Result<std::size_t>>(desc_, generation_, deadline,
+  return operate_read<Result<std::size_t>>(
+      desc_, generation_, deadline,
       [&](Netpoll& netpoll, PollDesc& desc) { return netpoll.read(desc, buffer, deadline); });
 }
 

@@ -7,8 +7,7 @@
 
 namespace runloom::net {
 
-inline constexpr std::uint32_t kReadEvents =
-    EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+inline constexpr std::uint32_t kReadEvents = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 inline constexpr std::uint32_t kWriteEvents = EPOLLOUT | EPOLLHUP | EPOLLERR;
 
 constexpr unsigned ready_of(std::uint32_t events) noexcept {

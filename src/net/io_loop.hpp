@@ -14,7 +14,8 @@ class IoLoop : public Netpoll {
   Result<std::size_t> recv_late(PollDesc& desc, RecvBuffer& buffer, Deadline deadline) override;
   Result<std::size_t> send(PollDesc& desc, std::span<const std::byte> data, int flags,
                            Deadline deadline) override;
-  Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags, Deadline deadline) override;
+  Result<std::size_t> recvmsg(PollDesc& desc, msghdr& message, int flags,
+                              Deadline deadline) override;
   Result<std::size_t> sendmsg(PollDesc& desc, const msghdr& message, int flags,
                               Deadline deadline) override;
   Result<int> accept(PollDesc& desc, sockaddr* peer, socklen_t* peer_size, Deadline deadline) final;

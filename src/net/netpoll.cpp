@@ -35,7 +35,9 @@ using Maker = Result<std::unique_ptr<Netpoll>> (*)();
 std::mutex fallback_mutex;
 std::string fallback;  // guarded by it
 
-Result<std::unique_ptr<Netpoll>> make_uring_or_epoll() {
+}  // namespace
+
+Result<std::unique_ptr<Netpoll>> make_uring_or_epoll_netpoll() {
   std::string why;
   auto made = UringNetpoll::make(&why);
   if (made) return std::unique_ptr<Netpoll>(std::move(*made));
@@ -49,12 +51,14 @@ Result<std::unique_ptr<Netpoll>> make_uring_or_epoll() {
   return make_epoll_netpoll();
 }
 
+namespace {
+
 Maker chosen_maker() noexcept {
   static const Maker chosen = [] {
     const char* name = std::getenv("RUNLOOM_NETPOLL");
     if (!name || *name == 0 || std::string_view(name) == "epoll") return &make_epoll_netpoll;
     if (std::string_view(name) == "poll") return &make_poll_netpoll;
-    if (std::string_view(name) == "io_uring") return &make_uring_or_epoll;
+    if (std::string_view(name) == "io_uring") return &make_uring_or_epoll_netpoll;
     std::fprintf(stderr,
                  "runloom: RUNLOOM_NETPOLL=%s is no backend (io_uring, epoll, poll); using epoll\n",
                  name);

@@ -1,6 +1,5 @@
 #include "netpoll_uring.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -135,7 +134,7 @@ int UringNetpoll::poll(std::int64_t timeout_ns) {
     renew();
   if (!ring_->usable()) [[unlikely]]
     return wait_for_ring(timeout_ns);
-  if (timeout_ns != 0 && ::fcntl(wake_, F_GETFD) < 0) [[unlikely]]
+  if (timeout_ns != 0 && ::lseek(wake_, 0, SEEK_CUR) < 0 && errno == EBADF) [[unlikely]]
     lost();
   // Each write to the eventfd is an event: nobody needs to read it.
   poll_own(wake_poll_, wake_, true);

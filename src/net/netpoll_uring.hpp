@@ -12,7 +12,8 @@
 //   operation and waits for its end before it leaves (I7). So no PollDesc is registered anywhere.
 // - A deadline and a cancel end the wait in the same way. After them the transfer is attempted once
 //   more without waiting, so that what has arrived meanwhile wins.
-// - A receive whose memory is asked for late gets a buffer of the ring when bytes have come, and its
+// - A receive whose memory is asked for late gets a buffer of the ring when bytes have come, and
+// its
 //   own memory then.
 // - A fiber that has the hub for itself makes its system call at once: there is nothing to share an
 //   io_uring_enter(2) with.
@@ -101,8 +102,7 @@ class UringNetpoll final : public IoLoop, public ForeignKernel, public Backend {
   Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) override;
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd& entry) noexcept override;
-  void claim_foreign(int fd, detail::WakeCode code,
-                     std::vector<detail::Waiter*>& claimed) override;
+  void claim_foreign(int fd, detail::WakeCode code, std::vector<detail::Waiter*>& claimed) override;
 
   std::unique_ptr<UringBuffers> buffers_;  // outlives the ring; null: this kernel has none
   std::unique_ptr<Uring> ring_;

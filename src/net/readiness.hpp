@@ -16,10 +16,7 @@
 
 namespace runloom::net {
 
-class ReadinessPoll : public IoLoop,
-                      public PollHomeOwner,
-                      public ForeignKernel,
-                      public Backend {
+class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel, public Backend {
  public:
   // `follows_waiters`: the backend must be told of each new waiter.
   explicit ReadinessPoll(bool follows_waiters);
@@ -53,8 +50,7 @@ class ReadinessPoll : public IoLoop,
     renew();
   }
 
-  void claim_foreign(int fd, detail::WakeCode code,
-                     std::vector<detail::Waiter*>& claimed) final {
+  void claim_foreign(int fd, detail::WakeCode code, std::vector<detail::Waiter*>& claimed) final {
     if (!inherited()) foreign_->claim(fd, code, claimed);
   }
 

@@ -32,20 +32,20 @@ constexpr unsigned kSetups[] = {
 // NODROP: no completion is lost. EXT_ARG: a wait with a time limit. FAST_POLL: an operation on a
 // socket that isn't ready waits without a thread. SUBMIT_STABLE: what an SQE points to besides
 // buffers may go once it is submitted.
-constexpr unsigned kFeatures = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG | IORING_FEAT_FAST_POLL |
-                               IORING_FEAT_SUBMIT_STABLE;
+constexpr unsigned kFeatures =
+    IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG | IORING_FEAT_FAST_POLL | IORING_FEAT_SUBMIT_STABLE;
 constexpr int kOperations[] = {
-    IORING_OP_RECV,    IORING_OP_SEND,     IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
-    IORING_OP_POLL_ADD, IORING_OP_READ,    IORING_OP_WRITE,        IORING_OP_READV,
-    IORING_OP_WRITEV,  IORING_OP_FSYNC,    IORING_OP_ASYNC_CANCEL,
+    IORING_OP_RECV,     IORING_OP_SEND,  IORING_OP_RECVMSG,      IORING_OP_SENDMSG,
+    IORING_OP_POLL_ADD, IORING_OP_READ,  IORING_OP_WRITE,        IORING_OP_READV,
+    IORING_OP_WRITEV,   IORING_OP_FSYNC, IORING_OP_ASYNC_CANCEL,
 };
 
 std::string memlock_text() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  return "RLIMIT_MEMLOCK is " +
-         (limit.rlim_cur == RLIM_INFINITY ? "unlimited"
-                                          : std::to_string(limit.rlim_cur / 1024) + " KiB");
+  return "RLIMIT_MEMLOCK is " + (limit.rlim_cur == RLIM_INFINITY
+                                     ? "unlimited"
+                                     : std::to_string(limit.rlim_cur / 1024) + " KiB");
 }
 
 std::string explain(int err) {

@@ -85,8 +85,7 @@ void UringNetpoll::settle(FiberOp& op, WaitReason reason, const void* shown) noe
   while (op.in_flight) {
     op.node.token = detail::begin_wait();
     const WakeCode code = detail::wait(
-        op.node.token,
-        {.reason = reason, .object = shown, .cancellable = false, .external = true});
+        op.node.token, {.reason = reason, .object = shown, .cancellable = false, .external = true});
     if (code == detail::kWakeForbidden) ring_->enter(-1);
   }
 }
@@ -279,9 +278,9 @@ Result<WakeCode> UringNetpoll::await_event(PollDesc& desc, Side side, std::uint3
     return this_fiber::check_cancelled() ? WakeCode{detail::kWakeTimedOut}
                                          : WakeCode{detail::kWakeCancelled};
   FiberOp op;
-  const WakeCode code = run_side(
-      op, desc, side, reason, deadline,
-      [&](io_uring_sqe& sqe) { io_uring_prep_poll_add(&sqe, desc.fd, kEvents[side]); });
+  const WakeCode code = run_side(op, desc, side, reason, deadline, [&](io_uring_sqe& sqe) {
+    io_uring_prep_poll_add(&sqe, desc.fd, kEvents[side]);
+  });
   // Nobody counts events here.
   desc.direction[side].drained.store(seen - 1, std::memory_order_relaxed);
   if (code == kWakeEvent && op.result < 0 && op.result != -ECANCELED && op.result != -EINTR)

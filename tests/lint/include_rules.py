@@ -37,7 +37,11 @@ class Home:
 
 HOMES = [
     Home("Boost", re.compile(r"boost/"), re.compile(r"src/sched/context\w*\.[ch]pp")),
-    Home("liburing", re.compile(r"liburing"), re.compile(r"(src/net|tests/support)/\w*uring\w*\.[ch]pp")),
+    Home(
+        "liburing",
+        re.compile(r"liburing"),
+        re.compile(r"(src/net|tests/support)/\w*uring\w*\.[ch]pp"),
+    ),
     Home("OpenSSL", re.compile(r"openssl/"), re.compile(r"src/tls/\w+\.[ch]pp|tests/support/.*")),
     Home("c-ares", re.compile(r"ares(_\w+)?\.h"), re.compile(r"src/dns/\w+\.[ch]pp")),
     Home(

@@ -119,11 +119,11 @@ TEST(UringHostile, SurvivesACloseOfAllDescriptors) {
 TEST(UringHostile, FallsBackToEpoll) {
   for (const unsigned err : {ENOSYS, EPERM, ENOMEM}) {
     const ChildEnd end = run_child([err] {
-      ::setenv("RUNLOOM_NETPOLL", "io_uring", 1);
       if (!refuse_call(SYS_io_uring_setup, err)) return kNoFilter;
       int failed = 1;
       Options options;
       options.hubs = 2;
+      options.make_driver = driver_maker(&net::make_uring_or_epoll_netpoll);
       auto ran = runloom::run(
           [&] {
             const int used = use_a_connection();

@@ -309,7 +309,8 @@ PyMethodDef functions[] = {
                 "Send what the kernel takes at once; return how many bytes."),
     fast_method("_resolve", &resolve_host, nullptr),
     method("netpoll_backend", &netpoll_backend, METH_NOARGS,
-           "netpoll_backend($module, /)\n--\n\nWhat waits for descriptors: 'io_uring', 'epoll' or 'poll'."),
+           "netpoll_backend($module, /)\n--\n\nWhat waits for descriptors: 'io_uring', 'epoll' or "
+           "'poll'."),
     {},
 };
 

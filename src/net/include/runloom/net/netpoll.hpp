@@ -125,6 +125,8 @@ class Netpoll : public Driver {
 Result<std::unique_ptr<Netpoll>> make_netpoll();
 // Why epoll was taken instead of the backend that was asked for; empty: it wasn't.
 std::string netpoll_fallback();
+// io_uring, and epoll in its place where it has to be.
+Result<std::unique_ptr<Netpoll>> make_uring_or_epoll_netpoll();
 // The three by themselves, for tests and measurements.
 Result<std::unique_ptr<Netpoll>> make_uring_netpoll();
 Result<std::unique_ptr<Netpoll>> make_epoll_netpoll();
