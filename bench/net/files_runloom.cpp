@@ -30,9 +30,10 @@ double by_fibers(const net::File& file, int n, int depth) {
     read_blocks(file, 1, n);
   } else {
     std::vector<JoinHandle<void>> readers;
-    for (int i = 0; i < depth; ++i)
+    readers.reserve(static_cast<std::size_t>(depth));
+    for (int i = 1; i <= depth; ++i)
       readers.push_back(
-          spawn([&, i] { read_blocks(file, static_cast<std::uint64_t>(i + 1), n / depth); }));
+          spawn([&, i] { read_blocks(file, static_cast<std::uint64_t>(i), n / depth); }));
     for (auto& reader : readers)
       if (!reader.join()) files::fail("join");
   }

@@ -86,7 +86,7 @@ constexpr std::chrono::seconds kThreadWaits{1};  // of an OS thread, for fibers 
 
 // Drops the handle's reference and waits until the last one is gone. False: may not wait, or not
 // any longer.
-bool leave_and_wait(PollDesc& desc) noexcept {
+bool leave_and_wait(PollDesc& desc, Deadline deadline = {}) noexcept {
   desc.lock.lock();
   const bool last = (desc.word.load(std::memory_order_acquire) & PollDesc::kReferences) == 1;
   if (last) {
@@ -99,7 +99,8 @@ bool leave_and_wait(PollDesc& desc) noexcept {
   const void* shown = desc.shown();
   desc.lock.unlock();
   leave(desc);
-  const auto limit = detail::on_fiber() ? Deadline::never() : Deadline::after(kThreadWaits);
+  const auto limit =
+      detail::on_fiber() ? deadline : Deadline::earlier(deadline, Deadline::after(kThreadWaits));
   const auto code = detail::wait(node.token, {.reason = WaitReason::io_close,
                                               .object = shown,
                                               .deadline = limit,
@@ -112,8 +113,8 @@ bool leave_and_wait(PollDesc& desc) noexcept {
 }
 }  // namespace
 
-void Fd::close_wait() noexcept {
-  if (begin_close()) leave_and_wait(*desc_);
+void Fd::close_wait(Deadline deadline) noexcept {
+  if (begin_close()) leave_and_wait(*desc_, deadline);
 }
 
 Result<int> Fd::release() noexcept {

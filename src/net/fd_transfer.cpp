@@ -103,7 +103,7 @@ Result<ssize_t> send_piece_anywhere(int out, int in, off_t& offset, std::size_t 
                                     Deadline deadline) {
   if (is_cached(in, offset, size)) return send_piece(out, in, offset, size);
   int err = 0;
-  const auto sent = blocking(
+  auto sent = blocking(
       [&] {
         const ssize_t moved = send_piece(out, in, offset, size);
         err = errno;

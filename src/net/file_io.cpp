@@ -36,7 +36,7 @@ Result<std::size_t> transfer_here(Transfer* transfer, const FileUse& use,
   if (!use) return fail(Errc::closed);
   Mutex& position = use.state().position;
   if (const auto locked = position.lock(deadline); !locked) return Unexpected{locked.error()};
-  const auto moved = transfer({use.number(), use.state().ways, &use}, buffers, -1, deadline);
+  auto moved = transfer({use.number(), use.state().ways, &use}, buffers, -1, deadline);
   position.unlock();
   return moved;
 }

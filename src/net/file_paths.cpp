@@ -133,11 +133,13 @@ Result<void> make_directory(std::string path, mode_t mode, Deadline deadline) {
   return run_on_path(FileCall::make_directory, std::move(path), 0, mode, deadline);
 }
 
-Result<TempFile> make_temp_file(std::string directory, std::string prefix, Deadline deadline) {
+Result<TempFile> make_temp_file(const std::string& directory, const std::string& prefix,
+                                Deadline deadline) {
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     RUNLOOM_TRY(const std::string suffix, random_suffix());
-    std::string path = directory + '/' + prefix + suffix;
+    std::string path = directory;
+    path.append(1, '/').append(prefix).append(suffix);
     auto made = File::open(path, O_RDWR | O_CREAT | O_EXCL, 0600, deadline);
     if (made) return TempFile{std::move(*made), std::move(path)};
     if (made.error() != errno_code(EEXIST)) return Unexpected{made.error()};

@@ -144,7 +144,7 @@ Result<std::size_t> transfer(bool write, const FileTarget& target, std::span<con
       if (done != 0) return done;
       return fail_errno(err);
     }
-    const auto away = transfer_away(write, target, cursor, at, deadline);
+    auto away = transfer_away(write, target, cursor, at, deadline);
     if (!away) {
       if (done != 0) return done;
       return away;

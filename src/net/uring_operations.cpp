@@ -186,7 +186,7 @@ Result<std::size_t> UringNetpoll::recv(PollDesc& desc, std::span<std::byte> buff
   if (!is_plain(flags, deadline) || buffer.empty() || (!is_drained(desc) && alone()))
     return IoLoop::recv(desc, buffer, flags, deadline);
   FiberOp op;
-  const auto moved = transfer(
+  auto moved = transfer(
       op, desc, kReadSide, deadline,
       [&](io_uring_sqe& sqe) {
         io_uring_prep_recv(&sqe, desc.fd, buffer.data(), buffer.size(), 0);
@@ -206,7 +206,7 @@ Result<std::size_t> UringNetpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, 
     return IoLoop::recv_late(desc, buffer, deadline);
   FiberOp op;
   bool selected = true;
-  const auto moved = transfer(
+  auto moved = transfer(
       op, desc, kReadSide, deadline,
       [&](io_uring_sqe& sqe) {
         io_uring_prep_recv(&sqe, desc.fd, nullptr, most, 0);
@@ -218,11 +218,13 @@ Result<std::size_t> UringNetpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, 
         return recv_into(desc, buffer);
       });
   note_received(desc, op.result, op.flags);
-  if (!selected || (op.flags & IORING_CQE_F_BUFFER) == 0) return moved;
+  if (!selected || !moved) return moved;
+  // The end of the stream comes without a buffer.
+  const bool filled = (op.flags & IORING_CQE_F_BUFFER) != 0;
   const unsigned index = UringBuffers::index_of(op.flags);
-  const Result<std::size_t> taken =
-      moved ? hand_over(buffers_->bytes(index, *moved), buffer) : moved;
-  buffers_->give_back(index);
+  Result<std::size_t> taken =
+      hand_over(filled ? buffers_->bytes(index, *moved) : std::span<const std::byte>(), buffer);
+  if (filled) buffers_->give_back(index);
   if (!taken) desc.read_broken = true;
   return taken;
 }
@@ -246,7 +248,7 @@ Result<std::size_t> UringNetpoll::recvmsg(PollDesc& desc, msghdr& message, int f
   if (!is_plain(flags, deadline) || message.msg_control)
     return IoLoop::recvmsg(desc, message, flags, deadline);
   FiberOp op;
-  const auto moved = transfer(
+  auto moved = transfer(
       op, desc, kReadSide, deadline,
       [&](io_uring_sqe& sqe) {
         io_uring_prep_recvmsg(&sqe, desc.fd, &message, MSG_CMSG_CLOEXEC);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -75,12 +76,16 @@ def test_chat_tells_the_others_who_said_what(path: str, hubs: str) -> None:
     with Program("unix_chat", "serve", path, "--hubs", hubs) as server:
         assert server.line() == f"listening on unix:{path}"
         assert os.stat(path).st_mode & 0o777 == 0o600
-        with Program("unix_chat", "join", path) as ann, Program("unix_chat", "join", path) as bob:
-            names = [f"user {os.geteuid()} (process {p.process.pid})" for p in (ann, bob)]
-            heard = {ann.line(), ann.line()}
-            assert heard == {f"* {name} has joined" for name in names}
-            while bob.line() != f"* {names[1]} has joined":
-                pass
+        with contextlib.ExitStack() as members:
+            names = []
+            for _ in range(2):  # one after the other, so that ann hears of both
+                member = members.enter_context(Program("unix_chat", "join", path))
+                names.append(f"user {os.geteuid()} (process {member.process.pid})")
+                assert member.line() == f"* {names[-1]} has joined"
+                if len(names) == 1:
+                    ann = member
+            bob = member
+            assert ann.line() == f"* {names[1]} has joined"
             ann.say("hello")
             assert bob.line().endswith(f"{names[0]}: hello")
             bob.say("hi")

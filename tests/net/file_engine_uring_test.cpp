@@ -100,7 +100,7 @@ TEST(FileEngineUring, F06WhatIsLeftEndsByItself) {
     const Pipe pipe;
     auto reader = spawn([&] {
       auto op = read_of(pipe.end[0]);
-      const auto ended = net::run_or_leave(op, {});
+      auto ended = net::run_or_leave(op, {});
       EXPECT_EQ(op, nullptr);
       return ended;
     });

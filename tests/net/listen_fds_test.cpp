@@ -17,7 +17,6 @@ namespace runloom::test {
 namespace {
 
 using net::listen_fds;
-using net::ListenFd;
 
 // In a child process: what a service manager does before it starts the program. `fds` become 3,
 // 4, ...

@@ -33,7 +33,7 @@ TEST(UnixSocket, AnOwnedDescriptorClosesItself) {
   {
     OwnedFd one(::dup(0));
     OwnedFd two = std::move(one);
-    EXPECT_FALSE(one);
+    EXPECT_FALSE(one);  // NOLINT(bugprone-use-after-move): that is what a move leaves
     one = OwnedFd(::dup(0));
     one = std::move(two);
     EXPECT_EQ(open_descriptors(), before + 1);

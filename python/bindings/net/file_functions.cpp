@@ -39,9 +39,8 @@ Result<std::size_t> write(int fd, std::span<const std::byte> data, off_t offset)
   std::size_t written = 0;
   do {
     const auto rest = data.subspan(written);
-    const auto count = offset < 0
-                           ? net::fd_write(fd, rest)
-                           : net::fd_write_at(fd, rest, offset + static_cast<off_t>(written));
+    auto count = offset < 0 ? net::fd_write(fd, rest)
+                            : net::fd_write_at(fd, rest, offset + static_cast<off_t>(written));
     if (!count && written == 0) return count;
     if (!count || *count == 0) break;
     written += *count;

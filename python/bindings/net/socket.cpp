@@ -133,14 +133,18 @@ int init(PyObject* self, PyObject* args, PyObject* keywords) {
 
 // ---------------------------------------------------------------- the end
 
-// A listener's port is free when the operations in flight have left. Those of this thread were
-// queued to run by the close, so they have when all that is ready has run once.
+// A listener's port is free when the operations in flight have left. Those of this thread do so
+// soon, those of a thread that runs no fibers now may not.
 void close_now(Socket& socket) {
   socket.path.remove();  // while the socket lives, nobody takes the file for a stale one
-  const bool waits = socket.listening && this_fiber::exists() && tl_home && may_park(*tl_home);
-  socket.fd.close();
-  const G* g = waits ? current_g() : nullptr;
-  if (g && !g->noyield) this_fiber::yield();
+  constexpr std::chrono::milliseconds kPatience{100};
+  const bool may = socket.listening && this_fiber::exists() && tl_home && may_park(*tl_home);
+  const G* g = may ? current_g() : nullptr;
+  if (g && !g->noyield) {
+    socket.fd.close_wait(Deadline::after(kPatience));
+  } else {
+    socket.fd.close();
+  }
 }
 
 PyObject* close(PyObject* self, PyObject*) {
@@ -346,7 +350,8 @@ PyGetSetDef properties[] = {
 };
 
 PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Socket, weakrefs), READONLY, nullptr},
+    // weakrefs, which follows the head; offsetof() is for simpler types than this one.
+    {"__weaklistoffset__", T_PYSSIZET, sizeof(PyObject), READONLY, nullptr},
     {},
 };
 

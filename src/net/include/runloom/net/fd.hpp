@@ -118,10 +118,10 @@ class Fd {
   // Ends every operation in flight with Errc::closed; the last one to leave closes the
   // descriptor. Idempotent, doesn't park.
   void close() noexcept;
-  // As close(); returns when the descriptor is closed and its port free. Parks, but is no cancel
-  // point. Where parking is forbidden it returns at once. An OS thread waits for a second at most:
-  // the fibers that use the descriptor may belong to a scheduler that nobody runs.
-  void close_wait() noexcept;
+  // As close(); returns when the descriptor is closed and its port free, or at `deadline`. Parks,
+  // but is no cancel point. Where parking is forbidden it returns at once. An OS thread waits for a
+  // second at most: the fibers that use the descriptor may belong to a scheduler that nobody runs.
+  void close_wait(Deadline deadline = {}) noexcept;
   // Ends every operation in flight with Errc::closed, waits until they have left, and hands the
   // descriptor over in the mode it had when it was adopted. Parks, no cancel point. Off a fiber,
   // and where parking is forbidden: EBUSY while anybody else uses the descriptor, and nothing has

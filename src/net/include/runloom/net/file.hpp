@@ -167,7 +167,7 @@ struct TempFile {
   File file;
   std::string path;
 };
-Result<TempFile> make_temp_file(std::string directory, std::string prefix = "tmp",
+Result<TempFile> make_temp_file(const std::string& directory, const std::string& prefix = "tmp",
                                 Deadline deadline = {});
 
 // --- between files, sockets and pipes, without a copy through user space ---
