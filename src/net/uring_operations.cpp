@@ -49,9 +49,10 @@ template <class Prepare, class Link, class Unlink>
 WakeCode UringNetpoll::run(FiberOp& op, PollDesc& desc, WaitReason reason, Deadline deadline,
                            Prepare&& prepare, Link&& link, Unlink&& unlink) {
   op.result = -ECANCELED;
+  op.flags = 0;
   io_uring_sqe* sqe = entry();
   if (!sqe) {
-    op.result = -ENOBUFS;
+    op.result = -ENOMEM;
     return kWakeEvent;
   }
   new (&op.node) WaitNode(detail::begin_wait(), kWakeEvent);
@@ -205,20 +206,21 @@ Result<std::size_t> UringNetpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, 
   if (!buffers_ || most == 0 || !is_plain(0, deadline) || !is_drained(desc))
     return IoLoop::recv_late(desc, buffer, deadline);
   FiberOp op;
-  bool selected = true;
+  bool direct = false;  // the last attempt went into the caller's memory
   auto moved = transfer(
       op, desc, kReadSide, deadline,
       [&](io_uring_sqe& sqe) {
+        direct = false;
         io_uring_prep_recv(&sqe, desc.fd, nullptr, most, 0);
         UringBuffers::select(sqe);
         sqe.ioprio |= IORING_RECVSEND_POLL_FIRST;
       },
       [&] {
-        selected = false;
+        direct = true;
         return recv_into(desc, buffer);
       });
   note_received(desc, op.result, op.flags);
-  if (!selected || !moved) return moved;
+  if (direct || !moved) return moved;
   // The end of the stream comes without a buffer.
   const bool filled = (op.flags & IORING_CQE_F_BUFFER) != 0;
   const unsigned index = UringBuffers::index_of(op.flags);
@@ -352,7 +354,7 @@ void UringNetpoll::drop(SelectOp& op) noexcept {
 
 Result<void> UringNetpoll::link(PollDesc& desc, WaitNode& node) {
   io_uring_sqe* sqe = entry();
-  if (!sqe) return fail_errno(ENOBUFS);
+  if (!sqe) return fail_errno(ENOMEM);
   const bool open = enter(desc, desc.generation());
   auto* op = open ? new (std::nothrow) SelectOp(*this, desc, node) : nullptr;
   if (!op) {
@@ -361,14 +363,16 @@ Result<void> UringNetpoll::link(PollDesc& desc, WaitNode& node) {
     return open ? fail_errno(ENOMEM) : fail(Errc::closed);
   }
   watch_of(node).operation = op;
+  bool linked;
   {
     std::lock_guard hold(desc.lock);
-    if (!desc.closed()) desc.watchers.push_back(node);
+    linked = !desc.closed();
+    if (linked) desc.watchers.push_back(node);
   }
   io_uring_prep_poll_add(sqe, desc.fd,
                          static_cast<unsigned>(poll_events(watch_of(node).directions)));
   ring_->start(*sqe, *op);
-  if (node.linked) return {};
+  if (linked) return {};
   unlink(desc, node);
   return fail(Errc::closed);
 }
