@@ -39,21 +39,31 @@ UringNetpoll::UringNetpoll(std::unique_ptr<Uring> ring)
 
 UringNetpoll::~UringNetpoll() {
   delist();
-  // The fibers have ended. What else is in flight holds descriptors; closing the ring would let
-  // them go only some time later.
-  constexpr int kMostTurns = 100;
-  for (UringOp* op : {static_cast<UringOp*>(&wake_poll_), static_cast<UringOp*>(&epoll_poll_),
-                      static_cast<UringOp*>(&watcher_poll_)})
-    ring_->cancel(*op);
-  for (SelectOp* op = selects_; op; op = op->next)
-    ring_->cancel(*op);
-  constexpr std::int64_t kPatienceNs = 10'000'000;
-  for (int turn = 0; turn < kMostTurns && ring_->in_flight() != 0; ++turn)
-    ring_->enter(kPatienceNs);
   ring_.reset();
   while (selects_)
     drop(*selects_);
   close_all();
+}
+
+// The kernel takes a ring from one thread only, and closing it lets go of the descriptors in it
+// only some time later. So what is being cancelled, by fibers that have left, comes to its end
+// first.
+void UringNetpoll::leave_thread() noexcept {
+  if (inherited() || !ring_->usable()) return;
+  for (OwnPoll* op : {&wake_poll_, &epoll_poll_, &watcher_poll_})
+    ring_->cancel(*op);
+  constexpr int kMostTurns = 100;
+  constexpr std::int64_t kPatienceNs = 10'000'000;
+  for (int turn = 0; turn < kMostTurns && ring_->ending() != 0; ++turn)
+    ring_->enter(kPatienceNs);
+  if (ring_->in_flight() != 0) return;  // there are fibers that still wait
+  ring_->shut();
+  forget_own();
+}
+
+void UringNetpoll::forget_own() noexcept {
+  for (OwnPoll* op : {&wake_poll_, &epoll_poll_, &watcher_poll_})
+    op->in_flight = op->cancelling = op->came = false;
 }
 
 Result<std::unique_ptr<UringNetpoll>> UringNetpoll::make(std::string* why) {
@@ -98,9 +108,7 @@ void UringNetpoll::renew() noexcept {
   ring_->abandon();
   close_all();
   watcher_ = {};
-  for (OwnPoll* op : {&wake_poll_, &epoll_poll_, &watcher_poll_}) {
-    op->in_flight = op->cancelling = op->came = false;
-  }
+  forget_own();
   selects_ = nullptr;  // they belonged to fibers that are gone, and their PollDescs were reset
   [[maybe_unused]] ForeignFds* abandoned = foreign_.release();
   foreign_ = std::make_unique<ForeignFds>(*this);

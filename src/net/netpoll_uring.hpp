@@ -41,6 +41,7 @@ class UringNetpoll final : public IoLoop, public ForeignKernel, public Backend {
   int poll(std::int64_t timeout_ns) override;
   void wake() noexcept override;
   bool wants_poll() const noexcept override;
+  void leave_thread() noexcept override;
   void after_fork() noexcept override;
   Result<void> watch(const Watcher& watcher) override;
 
@@ -77,6 +78,7 @@ class UringNetpoll final : public IoLoop, public ForeignKernel, public Backend {
   void renew() noexcept;
   bool inherited() const noexcept;
   void reopen() noexcept;
+  void forget_own() noexcept;
   void lost() noexcept;
   bool revive_after(std::error_code error) noexcept;
   int wait_for_ring(std::int64_t timeout_ns) noexcept;

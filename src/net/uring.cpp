@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "high_fd.hpp"
 
@@ -143,14 +144,19 @@ Result<std::unique_ptr<Uring>> Uring::make(unsigned entries, std::string* why) {
 }
 
 Uring::~Uring() {
-  if (open_) ::io_uring_queue_exit(&ring_);
+  shut();
+}
+
+void Uring::shut() noexcept {
+  cancels_ = nullptr;
+  in_flight_ = ending_ = 0;
+  if (std::exchange(open_, false)) ::io_uring_queue_exit(&ring_);
 }
 
 void Uring::abandon() noexcept {
-  cancels_ = nullptr;
-  in_flight_ = 0;
-  if (!open_) return;
-  open_ = false;
+  const bool was_open = std::exchange(open_, false);
+  shut();
+  if (!was_open) return;
   // The memory was not inherited, and the registration belongs to the parent.
   ::close(ring_.ring_fd);
 }
@@ -183,8 +189,9 @@ void Uring::start(io_uring_sqe& sqe, UringOp& op) noexcept {
 }
 
 void Uring::cancel(UringOp& op) noexcept {
-  if (!op.in_flight || op.cancelling) return;
+  if (!open_ || !op.in_flight || op.cancelling) return;
   op.cancelling = true;
+  ++ending_;
   op.next_cancel = cancels_;
   cancels_ = &op;
   submit_cancels();
@@ -283,6 +290,7 @@ void Uring::ended(UringOp& op) noexcept {
   op.in_flight = false;
   --in_flight_;
   if (!op.cancelling) return;
+  --ending_;
   // Its cancel may still be waiting for an entry.
   for (UringOp** link = &cancels_; *link; link = &(*link)->next_cancel) {
     if (*link != &op) continue;

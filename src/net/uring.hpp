@@ -77,11 +77,14 @@ class Uring {
   // Operations in flight.
   std::size_t in_flight() const noexcept { return in_flight_; }
   // True when entries wait to be handed over.
-  bool has_entries() const noexcept { return io_uring_sq_ready(&ring_) != 0; }
+  bool has_entries() const noexcept { return open_ && io_uring_sq_ready(&ring_) != 0; }
   // True when enter(0) has something to do.
   bool has_work() const noexcept;
-  // In a forked child: gives up what is shared with the parent. Nothing but the destructor may be
-  // called then.
+  // Operations in flight that are being cancelled.
+  std::size_t ending() const noexcept { return ending_; }
+  // Ends the ring, as the destructor does, which is all that may be called then.
+  void shut() noexcept;
+  // The same in a forked child, for what is shared with the parent.
   void abandon() noexcept;
   bool usable() const noexcept { return open_; }
   // Other code has closed the ring's number, which may be another's by now.
@@ -107,6 +110,7 @@ class Uring {
   bool open_ = false;
   UringOp* cancels_ = nullptr;  // to be cancelled when there is an entry for it
   std::size_t in_flight_ = 0;
+  std::size_t ending_ = 0;
   unsigned overflows_ = 0;
 };
 

@@ -30,6 +30,7 @@ io_uring_sqe* UringNetpoll::entry() noexcept {
     renew();
   constexpr int kMostTurns = 64;
   for (int turn = 0; turn < kMostTurns; ++turn) {
+    if (!ring_->usable()) reopen();
     if (ring_->usable())
       if (io_uring_sqe* sqe = ring_->prepare()) return sqe;
     if (!detail::may_park()) break;

@@ -48,6 +48,7 @@ void HubImpl::bind() noexcept {
 }
 
 void HubImpl::unbind() noexcept {
+  driver_->leave_thread();
   bound = false;
   tl_hub = nullptr;
 }

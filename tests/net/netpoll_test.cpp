@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "net/poll_desc.hpp"
 #include "support/net_test.hpp"
 #include "support/syscall_faults.hpp"
@@ -248,6 +250,67 @@ TEST(Netpoll, AStreamMovesBetweenSchedulers) {
             EXPECT_EQ(reader.join().value(), "x");
           })
           .value();
+    }
+  }
+}
+
+// On whichever thread calls run().
+TEST(Netpoll, ASchedulerMovesBetweenThreads) {
+  for (const auto make :
+       {&net::make_epoll_netpoll, &net::make_poll_netpoll, &net::make_uring_netpoll}) {
+    if (!make()) continue;  // this kernel has none
+    HangGuard guard;
+    Options options = fiber_test_options(2);
+    options.make_driver = driver_maker(make);
+    Scheduler scheduler(std::move(options));
+    TcpStream client, server;
+    const auto talk = [&] {
+      scheduler
+          .run([&] {
+            if (!client) {
+              TcpPair pair;
+              client = std::move(pair.client);
+              server = std::move(pair.server);
+            }
+            auto reader = spawn([&] { return read_text(client); });
+            until_parked(reader.handle(), WaitReason::io_read);
+            ASSERT_TRUE(server.write_all(bytes("x")));
+            EXPECT_EQ(reader.join().value(), "x");
+          })
+          .value();
+    };
+    for (int i = 0; i < 3; ++i) {
+      talk();
+      std::thread(talk).join();
+    }
+  }
+}
+
+// What a fiber has left in the kernel ends with its hub: the port is free, whichever hub it was.
+TEST(Netpoll, NothingHoldsAPortWhenTheHubsHaveEnded) {
+  for (const auto make :
+       {&net::make_epoll_netpoll, &net::make_poll_netpoll, &net::make_uring_netpoll}) {
+    if (!make()) continue;
+    HangGuard guard;
+    for (int round = 0; round < 20; ++round) {
+      net::Address address;
+      Options options = fiber_test_options(2);
+      options.make_driver = driver_maker(make);
+      Scheduler(std::move(options))
+          .run([&] {
+            Listening listening;
+            address = listening.address;
+            for (int hub = 0; hub < 2; ++hub)
+              spawn(
+                  [&] {
+                    (void)listening.listener.fd().wait_ready(net::kRead, Deadline::after(1us));
+                  },
+                  {.hub = hub})
+                  .join()
+                  .value();
+          })
+          .value();
+      EXPECT_TRUE(net::TcpListener::listen(address)) << round;
     }
   }
 }

@@ -29,6 +29,10 @@ class Driver {
   // otherwise.
   virtual bool wants_poll() const noexcept { return true; }
 
+  // Called on the hub's thread when the hub leaves it: what belongs to that thread ends here. The
+  // next poll(), and the end, may come on another one.
+  virtual void leave_thread() noexcept {}
+
   // Called once a second while the hub has something to trim, then not again until it worked.
   virtual void trim() noexcept {}
 
