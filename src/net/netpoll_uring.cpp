@@ -142,6 +142,7 @@ int UringNetpoll::poll(std::int64_t timeout_ns) {
     renew();
   if (!ring_->usable()) [[unlikely]]
     return wait_for_ring(timeout_ns);
+  // One more system call a sleep: nothing else tells.
   if (timeout_ns != 0 && ::lseek(wake_, 0, SEEK_CUR) < 0 && errno == EBADF) [[unlikely]]
     lost();
   // Each write to the eventfd is an event: nobody needs to read it.

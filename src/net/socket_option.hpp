@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <initializer_list>
 #include <utility>
 
 #include "runloom/net/address.hpp"
@@ -14,6 +15,18 @@ namespace runloom::net {
 
 inline Result<void> set_option(int fd, int level, int name, int value) noexcept {
   if (::setsockopt(fd, level, name, &value, sizeof value) != 0) return fail(last_errno());
+  return {};
+}
+
+// One that is set where it is wanted.
+struct SocketOption {
+  bool wanted;
+  int level, name, value;
+};
+inline Result<void> set_options(int fd, std::initializer_list<SocketOption> options) noexcept {
+  for (const SocketOption& option : options)
+    if (option.wanted)
+      if (auto ok = set_option(fd, option.level, option.name, option.value); !ok) return ok;
   return {};
 }
 

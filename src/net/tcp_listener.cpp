@@ -26,18 +26,13 @@ Result<TcpListener> TcpListener::listen(const Address& address, const ListenOpti
   if (!address.is_ip()) return fail_errno(EAFNOSUPPORT);
   RUNLOOM_TRY(Fd fd, open_socket(address.family(), SOCK_STREAM, IPPROTO_TCP, FdKind::stream));
   const int number = fd.number();
-  struct Option {
-    bool wanted;
-    int level, name, value;
-  };
-  for (const Option& option :
-       {Option{options.reuse_address, SOL_SOCKET, SO_REUSEADDR, 1},
-        Option{options.reuse_port, SOL_SOCKET, SO_REUSEPORT, 1},
-        Option{address.is_ipv6() && options.v6_only.has_value(), IPPROTO_IPV6, IPV6_V6ONLY,
-               options.v6_only.value_or(false) ? 1 : 0}})
-    if (option.wanted)
-      if (auto ok = set_option(number, option.level, option.name, option.value); !ok)
-        return Unexpected{ok.error()};
+  if (auto ok =
+          set_options(number, {{options.reuse_address, SOL_SOCKET, SO_REUSEADDR, 1},
+                               {options.reuse_port, SOL_SOCKET, SO_REUSEPORT, 1},
+                               {address.is_ipv6() && options.v6_only.has_value(), IPPROTO_IPV6,
+                                IPV6_V6ONLY, options.v6_only.value_or(false) ? 1 : 0}});
+      !ok)
+    return Unexpected{ok.error()};
   if (auto ok = apply_options(number, options.tcp); !ok) return Unexpected{ok.error()};
   if (::bind(number, address.data(), address.size()) != 0 || ::listen(number, options.backlog) != 0)
     return fail(last_errno());

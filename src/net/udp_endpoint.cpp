@@ -53,23 +53,18 @@ Result<UdpEndpoint> UdpEndpoint::make(int family, const UdpOptions& options) {
   const bool ipv6 = family == AF_INET6;
   RUNLOOM_TRY(Fd fd, open_socket(family, SOCK_DGRAM, 0, FdKind::datagram));
   const int number = fd.number();
-  struct Option {
-    bool wanted;
-    int level, name, value;
-  };
-  for (const Option& option :
-       {Option{options.reuse_address, SOL_SOCKET, SO_REUSEADDR, 1},
-        Option{options.reuse_port, SOL_SOCKET, SO_REUSEPORT, 1},
-        Option{options.broadcast, SOL_SOCKET, SO_BROADCAST, 1},
-        Option{ipv6 && options.v6_only.has_value(), IPPROTO_IPV6, IPV6_V6ONLY,
-               options.v6_only.value_or(false) ? 1 : 0},
-        Option{options.send_buffer != 0, SOL_SOCKET, SO_SNDBUF, options.send_buffer},
-        Option{options.receive_buffer != 0, SOL_SOCKET, SO_RCVBUF, options.receive_buffer},
-        Option{options.destination && !ipv6, IPPROTO_IP, IP_PKTINFO, 1},
-        Option{options.destination && ipv6, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1}})
-    if (option.wanted)
-      if (auto ok = set_option(number, option.level, option.name, option.value); !ok)
-        return Unexpected{ok.error()};
+  if (auto ok = set_options(
+          number, {{options.reuse_address, SOL_SOCKET, SO_REUSEADDR, 1},
+                   {options.reuse_port, SOL_SOCKET, SO_REUSEPORT, 1},
+                   {options.broadcast, SOL_SOCKET, SO_BROADCAST, 1},
+                   {ipv6 && options.v6_only.has_value(), IPPROTO_IPV6, IPV6_V6ONLY,
+                    options.v6_only.value_or(false) ? 1 : 0},
+                   {options.send_buffer != 0, SOL_SOCKET, SO_SNDBUF, options.send_buffer},
+                   {options.receive_buffer != 0, SOL_SOCKET, SO_RCVBUF, options.receive_buffer},
+                   {options.destination && !ipv6, IPPROTO_IP, IP_PKTINFO, 1},
+                   {options.destination && ipv6, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1}});
+      !ok)
+    return Unexpected{ok.error()};
   UdpEndpoint endpoint(std::move(fd), family);
   if (options.coalesce_received)
     endpoint.coalesces_ = set_option(number, IPPROTO_UDP, kUdpGro, 1).has_value();

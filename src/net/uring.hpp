@@ -91,9 +91,7 @@ class Uring {
   void forget_number() noexcept;
   // Completions that the completion queue had no room for.
   unsigned overflows() const noexcept { return overflows_; }
-  int number() const noexcept { return ring_.ring_fd; }
   unsigned completion_entries() const noexcept { return ring_.cq.ring_entries; }
-  unsigned features() const noexcept { return ring_.features; }
   io_uring& raw() noexcept { return ring_; }
 
  private:

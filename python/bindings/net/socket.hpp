@@ -7,6 +7,7 @@
 #pragma once
 
 #include <Python.h>
+#include <sys/socket.h>
 
 #include <cstdint>
 
@@ -50,6 +51,11 @@ inline bool is_socket(PyObject* object) noexcept {
 PyObject* new_socket(net::Fd fd, int family, int type, int proto);
 // The kind of a socket's descriptor.
 net::FdKind kind_of(int family, int type) noexcept;
+
+// The flags of a transfer, of which a non-blocking socket's must not wait.
+inline int flags_of(const Socket& socket, int flags) noexcept {
+  return socket.blocking() ? flags : flags | MSG_DONTWAIT;
+}
 
 // Raises what ended an operation of the socket. Returns null.
 PyObject* raise_io(const Socket& socket, std::error_code error);

@@ -165,11 +165,10 @@ PyObject* receive_message(Socket& socket, msghdr& message, Py_ssize_t room, int 
   message.msg_namelen = sizeof from.storage;
   message.msg_control = room != 0 ? control.data() : nullptr;
   message.msg_controllen = static_cast<std::size_t>(room);
-  const int wanted = socket.blocking() ? flags : flags | MSG_DONTWAIT;
   std::size_t count;
   {
     ParkGuard guard;
-    const auto received = socket.fd.recvmsg(message, wanted, socket.deadline());
+    const auto received = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
     if (!received) return raise_io(socket, received.error());
     count = *received;
   }

@@ -39,11 +39,6 @@ bool check_size(Py_ssize_t size, const char* function) {
   return false;
 }
 
-// Flags for a socket whose calls must not wait.
-int flags_of(const Socket& socket, int flags) noexcept {
-  return socket.blocking() ? flags : flags | MSG_DONTWAIT;
-}
-
 PyObject* receive_with_flags(Socket& socket, Py_ssize_t size, int flags) {
   Ref bytes = Ref::steal(PyBytes_FromStringAndSize(nullptr, size));
   if (!bytes) return nullptr;
