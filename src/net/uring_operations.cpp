@@ -170,7 +170,7 @@ Result<std::size_t> hand_over(std::span<const std::byte> bytes, RecvBuffer& buff
     if (!memory.empty()) buffer.give_back(-1);
     return fail_errno(ENOMEM);
   }
-  std::memcpy(memory.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(memory.data(), bytes.data(), bytes.size());
   buffer.give_back(static_cast<std::ptrdiff_t>(bytes.size()));
   return bytes.size();
 }
