@@ -1,4 +1,4 @@
-"""TCP echo servers in C++, against raw epoll (the reference), Boost.Asio, Boost.Fiber and Go"""
+"""TCP echo servers in C++ (ours on epoll and on io_uring), raw epoll (the reference), Asio, Go"""
 
 from harness.echo import METRICS, Load, LoadGenerator, ServerSpec
 from harness.model import BenchError, Group, Plan, Subject, missing
@@ -9,13 +9,14 @@ LOADS = [
     Load("64 B x 64 connections", 64),
     Load("64 B x 1000 connections", 1000),
     Load("64 B x 1 connection", 1, busy=True),
+    Load("64 B x 8 connections", 8, busy=True),
     Load("64 B x 64 connections, 16 deep", 64, depth=16),
     Load("64 KiB x 16 connections", 16, size=64 * 1024),
     Load("16 KiB x 64 connections", 64, size=16 * 1024),
     Load("16 KiB x 1 connection", 1, size=16 * 1024, busy=True),
     Load("16 KiB x 1000 connections", 1000, size=16 * 1024),
 ]
-NOT_QUICK = {"16 KiB x 1 connection", "16 KiB x 1000 connections"}
+NOT_QUICK = {"64 B x 8 connections", "16 KiB x 1 connection", "16 KiB x 1000 connections"}
 SPIN = Load("64 B x 1 connection, 50 us spin", 1, busy=True)
 SPIN_US = 50
 
@@ -55,6 +56,14 @@ def plan(context: Context) -> Plan:
         return [
             subject(load, "raw epoll", "echo_epoll", "-p", "{port}"),
             subject(load, "runloom", "echo_runloom", "{port}", ours=True),
+            subject(
+                load,
+                "runloom on io_uring",
+                "echo_runloom",
+                "{port}",
+                ours=True,
+                RUNLOOM_NETPOLL="io_uring",
+            ),
             *own_buffers(load),
             subject(load, "Boost.Asio", "echo_asio", "{port}"),
             subject(load, "Boost.Fiber", "echo_boost_fiber", "{port}"),

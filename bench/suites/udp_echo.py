@@ -20,17 +20,27 @@ def plan(context: Context) -> Plan:
     seconds, warm_up = (0.3, 0.1) if context.quick else (0.6, 0.15)
     generator = LoadGenerator(load_program, context.cores, seconds, warm_up, engines=False)
 
-    def subject(load: Load, name: str, program: str, *words: str, ours: bool = False) -> Subject:
+    def subject(
+        load: Load, name: str, program: str, *words: str, ours: bool = False, **env: str
+    ) -> Subject:
         path = context.builder.program(program)
         if path is None:
             return missing(name, f"{program} is not built: see what CMake says of it", ours)
-        spec = ServerSpec.of(path, *words, udp=True)
+        spec = ServerSpec.of(path, *words, udp=True, env=env)
         return Subject(name, lambda: generator.measure(spec, load), ours)
 
     def group(load: Load) -> Group:
         subjects = [
             subject(load, "recvmmsg loop in C", "echo_udp", "-p", "{port}"),
             subject(load, "runloom", "echo_udp_runloom", "{port}", ours=True),
+            subject(
+                load,
+                "runloom on io_uring",
+                "echo_udp_runloom",
+                "{port}",
+                ours=True,
+                RUNLOOM_NETPOLL="io_uring",
+            ),
             subject(load, "the loop in C on epoll", "echo_udp", "-p", "{port}", "-m", "epoll"),
             subject(load, "runloom, one by one", "echo_udp_runloom", "{port}", "single", ours=True),
         ]
