@@ -192,8 +192,6 @@ Result<std::size_t> UringNetpoll::recv(PollDesc& desc, std::span<std::byte> buff
       op, desc, kReadSide, deadline,
       [&](io_uring_sqe& sqe) {
         io_uring_prep_recv(&sqe, desc.fd, buffer.data(), buffer.size(), 0);
-        // Spares an attempt that would find nothing.
-        if (is_drained(desc)) sqe.ioprio |= IORING_RECVSEND_POLL_FIRST;
       },
       [&] { return ::recv(desc.fd, buffer.data(), buffer.size(), MSG_DONTWAIT); });
   note_received(desc, op.result, op.flags);
@@ -214,7 +212,6 @@ Result<std::size_t> UringNetpoll::recv_late(PollDesc& desc, RecvBuffer& buffer, 
         direct = false;
         io_uring_prep_recv(&sqe, desc.fd, nullptr, most, 0);
         UringBuffers::select(sqe);
-        sqe.ioprio |= IORING_RECVSEND_POLL_FIRST;
       },
       [&] {
         direct = true;
@@ -253,10 +250,7 @@ Result<std::size_t> UringNetpoll::recvmsg(PollDesc& desc, msghdr& message, int f
   FiberOp op;
   auto moved = transfer(
       op, desc, kReadSide, deadline,
-      [&](io_uring_sqe& sqe) {
-        io_uring_prep_recvmsg(&sqe, desc.fd, &message, MSG_CMSG_CLOEXEC);
-        if (is_drained(desc)) sqe.ioprio |= IORING_RECVSEND_POLL_FIRST;
-      },
+      [&](io_uring_sqe& sqe) { io_uring_prep_recvmsg(&sqe, desc.fd, &message, MSG_CMSG_CLOEXEC); },
       [&] { return ::recvmsg(desc.fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
   note_received(desc, op.result, op.flags);
   return moved;

@@ -330,10 +330,12 @@ NET_TEST(UnixStream, ShowsTheDescriptorsThatHadNoRoom) {
   ASSERT_EQ(plain_send_fds(pair.one.fd().number(), "x", std::vector<int>(4, pipe.ends[0])), 1);
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int next = ::dup(0);
-  ::close(next);
+  const int first = ::dup(0);  // the two lowest numbers that are free
+  const int second = ::dup(0);
+  ::close(first);
+  ::close(second);
   rlimit limit = before;
-  limit.rlim_cur = static_cast<rlim_t>(next) + 2;
+  limit.rlim_cur = static_cast<rlim_t>(second) + 1;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   const auto message = receive(pair.two, 4);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
