@@ -156,6 +156,7 @@ def ctest(
     *,
     limit: float,
     serial: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Results:
     """Runs the chosen tests of a build directory."""
     directory = BUILD / preset
@@ -170,6 +171,7 @@ def ctest(
         log=f"{preset}-{title.split()[-1]}-tests",
         limit=limit,
         directory=directory,
+        environment=environment,
         ok=(0, 8),  # 8: some test failed, which the report tells in detail
     )  # fmt: skip
     return _collect(report, status, title)

@@ -263,9 +263,11 @@ def fuzz(context: Context) -> Results:
 
 def stress(context: Context) -> Results:
     require(files("tests/stress/*.cpp") if has_core() else [], "tests/stress has no tests")
+    # With --full there are more fibers, and ten minutes of cut connections instead of one.
+    longer = {"RUNLOOM_FULL": "1", "RUNLOOM_STRESS_SECONDS": "600"} if context.full else None
     return ctest(
         context, "release", "running stress tests", ["-L", "^stress$"],
-        limit=30 * MINUTE, serial=True,
+        limit=30 * MINUTE, serial=True, environment=longer,
     )  # fmt: skip
 
 
