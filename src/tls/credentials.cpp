@@ -38,7 +38,8 @@ Unexpected refuse(std::string& problem, std::string what) {
 }
 
 Owned<BIO> bio_of(std::string_view text) {
-  return Owned<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  return Owned<BIO>(
+      BIO_new_mem_buf(text.empty() ? "" : text.data(), static_cast<int>(text.size())));
 }
 
 // The next certificate; null at the end, with the queue empty unless something is wrong.

@@ -29,6 +29,14 @@ Engine& Engine::of(SSL* ssl) noexcept {
   return *static_cast<Engine*>(SSL_get_app_data(ssl));
 }
 
+Engine::~Engine() {
+  // OpenSSL takes a connection that ends without goodbyes for broken and forgets its session. Since
+  // TLS 1.1 such an end says nothing about the session (RFC 5246, 7.2.1); what does was an alert,
+  // for which it has forgotten it already.
+  if (ssl_ && established_ && !error_)
+    SSL_set_shutdown(ssl_.get(), SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
+}
+
 // ---------------------------------------------------------------- the beginning
 
 Result<void> Engine::open(std::shared_ptr<const Context::State> context, const std::string& host,
@@ -207,6 +215,9 @@ bool Engine::on_session(SSL_SESSION* session) noexcept {
 
 std::shared_ptr<const Session::State> Engine::session() const {
   SSL_SESSION* session = session_.get();
+  // One that was resumed goes on, before TLS 1.3, where a ticket is used once.
+  if (!session && established_ && SSL_version(ssl_.get()) < TLS1_3_VERSION)
+    session = SSL_get0_session(ssl_.get());
   if (!session || SSL_SESSION_is_resumable(session) != 1) return nullptr;
   auto state = std::make_shared<Session::State>();
   SSL_SESSION_up_ref(session);

@@ -39,6 +39,7 @@ class Engine {
   };
 
   Engine() = default;
+  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -63,6 +64,7 @@ class Engine {
 
   std::error_code error() const noexcept { return error_; }
   CipherPort& port() noexcept { return port_; }
+  const CipherPort& port() const noexcept { return port_; }
   SSL* ssl() const noexcept { return ssl_.get(); }
   const std::shared_ptr<const Context::State>& context() const noexcept { return context_; }
   const std::string& host() const noexcept { return host_; }

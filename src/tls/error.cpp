@@ -30,6 +30,18 @@ std::string reason_text(int detail) {
   return text ? text : "reason " + std::to_string(detail & ((1 << kReasonBits) - 1));
 }
 
+// OpenSSL's texts, and for what it has none for (3.0 knows not all of TLS 1.3) RFC 8446's.
+std::string alert_text(int alert) {
+  switch (alert) {
+    case SSL_AD_MISSING_EXTENSION:
+      return "missing extension";
+    case SSL_AD_CERTIFICATE_REQUIRED:
+      return "certificate required";
+    default:
+      return SSL_alert_desc_string_long(alert);
+  }
+}
+
 const char* text_of(TlsErrc kind) noexcept {
   switch (kind) {
     case TlsErrc::protocol:
@@ -67,8 +79,7 @@ class TlsCategory final : public std::error_category {
     text += ": ";
     switch (kind) {
       case TlsErrc::alert:
-        text += SSL_alert_desc_string_long(detail);
-        return text + " (" + std::to_string(detail) + ")";
+        return text + alert_text(detail) + " (" + std::to_string(detail) + ")";
       case TlsErrc::certificate:
         return text + X509_verify_cert_error_string(detail);
       default:

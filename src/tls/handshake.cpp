@@ -48,7 +48,7 @@ Result<void> Stream::Core::run_handshake(Deadline deadline) {
     if (!handshake_write_error) {
       const auto sent = flush(hold, deadline);
       if (!sent && ends_the_call_only(sent.error())) return sent;
-      // The peer may have sent an alert before it closed.
+      // The peer may have sent an alert before it closed: what is there is read, and no more.
       if (!sent) handshake_write_error = sent.error();
     }
     hold.unlock();
@@ -56,9 +56,8 @@ Result<void> Stream::Core::run_handshake(Deadline deadline) {
       blocked_on = net::kRead;
       return fail(Errc::timed_out);
     }
-    if (auto more = fill(deadline); !more) {
-      if (handshake_write_error && !ends_the_call_only(more.error()))
-        return Unexpected{handshake_write_error};
+    if (auto more = fill(handshake_write_error ? Deadline::now() : deadline); !more) {
+      if (handshake_write_error) return Unexpected{handshake_write_error};
       return more;
     }
   }

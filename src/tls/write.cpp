@@ -30,6 +30,7 @@ Result<void> Stream::Core::flush(Hold& hold, Deadline deadline) {
 
 Result<void> Stream::Core::may_write() const noexcept {
   if (closed) return fail(Errc::closed);
+  if (engine.port().out.error()) return Unexpected{engine.port().out.error()};
   if (cut_off) return fail_errno(EPIPE);
   if (engine.error()) return Unexpected{engine.error()};
   if (engine.close_notify_sent()) return Unexpected{tls_error(TlsErrc::write_ended)};
