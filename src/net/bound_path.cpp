@@ -149,6 +149,21 @@ Result<BoundPath> BoundPath::bind(int fd, const Address& address, const BindOpti
   return result;
 }
 
+Result<BoundPath> BoundPath::adopt(const Address& address) {
+  const std::string_view name = address.unix_name();
+  BoundPath result;
+  if (name.empty() || name.starts_with('\0')) return result;
+  auto file = std::make_unique<File>();
+  file->path = absolute(name);
+  struct stat status;
+  if (::lstat(file->path.c_str(), &status) != 0) return fail(last_errno());
+  file->device = status.st_dev;
+  file->inode = status.st_ino;
+  file->maker = ::getpid();
+  result.file_ = std::move(file);
+  return result;
+}
+
 BoundPath& BoundPath::operator=(BoundPath&& other) noexcept {
   if (this != &other) {
     remove();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "accept_turn.hpp"
 #include "fd_message.hpp"
 #include "io_loop.hpp"
 #include "runloom/net/select_fd.hpp"
@@ -189,6 +190,7 @@ class Accept final : public Attempt {
 }  // namespace
 
 Result<int> accept_unix(const Fd& listener, sockaddr* peer, socklen_t* size, Deadline deadline) {
+  if (!(deadline == Deadline::now())) take_accept_turn();
   Accept accept(peer, size);
   RUNLOOM_TRY(const std::size_t fd, listener.attempt(kRead, accept, 0, deadline));
   return static_cast<int>(fd);

@@ -40,6 +40,10 @@ class BoundPath {
   static Result<BoundPath> bind(int fd, const Address& address, const BindOptions& options = {},
                                 Deadline deadline = {});
 
+  // The file of a socket that another process has bound and left to this one: from now on it is
+  // removed here. Doesn't park. ENOENT when it isn't there; none for a name without a file.
+  static Result<BoundPath> adopt(const Address& address);
+
   // Removes the file, if it is still the one that was made. Idempotent; any thread. Call it before
   // the socket is closed: while the socket lives nobody takes the file for a stale one.
   void remove() noexcept;

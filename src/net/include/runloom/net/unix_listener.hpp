@@ -39,8 +39,9 @@ class UnixListener {
   static Result<UnixListener> listen(const Address& address, const UnixListenOptions& options = {},
                                      Deadline deadline = {});
   // Takes a listening Unix stream socket over, such as one of listen_fds(). Its file, if any, is
-  // its maker's. EPROTOTYPE for another kind of socket, EINVAL when it does not listen.
-  static Result<UnixListener> adopt(int fd);
+  // its maker's, unless `owns_file`: then close() removes it. EPROTOTYPE for another kind of
+  // socket, EINVAL when it does not listen.
+  static Result<UnixListener> adopt(int fd, bool owns_file = false);
 
   // False once it was closed.
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
@@ -64,6 +65,8 @@ class UnixListener {
     path_.remove();
     fd_.close_wait();
   }
+  // Leaves the file where it is from now on: it is another process's. Any thread.
+  void leave_file() noexcept { path_.forget(); }
   // Both parts, for whoever keeps them himself. The listener is closed then.
   std::pair<Fd, BoundPath> take() noexcept { return {std::move(fd_), std::move(path_)}; }
 
