@@ -39,6 +39,12 @@ const char* to_string(ServerFault fault) noexcept {
       return "a handler threw, its connection was closed";
     case ServerFault::listener:
       return "a listener broke, the server ends";
+    case ServerFault::proxy_header:
+      return "a bad PROXY header, the connection was closed";
+    case ServerFault::handshake:
+      return "a handshake failed, the connection was closed";
+    case ServerFault::notify:
+      return "the service manager could not be told";
   }
   return "unknown fault";
 }
@@ -48,6 +54,22 @@ std::string to_string(const ServerStats& stats) {
   out += ", active " + std::to_string(stats.active);
   out += ", rejected " + std::to_string(stats.rejected);
   out += ", cancelled " + std::to_string(stats.cancelled);
+  const auto add = [&out](const char* name, std::uint64_t count) {
+    if (count != 0) out.append(", ").append(name).append(" ").append(std::to_string(count));
+  };
+  add("rejected peers", stats.rejected_peers);
+  add("peers", stats.peers);
+  add("untrusted", stats.untrusted);
+  add("proxied", stats.proxied);
+  add("handshakes", stats.handshakes);
+  add("lingered", stats.lingered);
+  add("taken at stop", stats.taken_at_stop);
+  add("closed at stop", stats.closed_at_stop);
+  constexpr std::array<const char*, kServerTimeouts> kTimeouts{
+      "timed out in handshakes", "timed out before a first byte", "timed out idle",
+      "timed out in heads",      "timed out in bodies",           "timed out in writes"};
+  for (std::size_t i = 0; i < kServerTimeouts; ++i)
+    add(kTimeouts[i], stats.timeouts[i]);
   for (std::size_t i = 0; i < kServerFaults; ++i) {
     if (stats.faults[i] == 0) continue;
     out.append("; ").append(to_string(static_cast<ServerFault>(i)));

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "runloom/net/server.hpp"
+#include "runloom/net/server_options.hpp"
 
 namespace runloom::net {
 

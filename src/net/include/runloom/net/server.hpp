@@ -1,97 +1,48 @@
-// Server: accepts TCP connections and runs a handler for each on a fiber of its own.
+// Server: accepts connections over TCP and Unix sockets, and runs a handler for each on a fiber of
+// its own.
 //
-//     net::Server server([](net::TcpStream stream) { ... });
+//     net::Server server([](net::Connection& connection) { ... });
 //     auto address = server.listen(net::Address::any_ipv4(8080));
 //     ...                                    // hand server.begin_stop() to whoever ends it
 //     auto served = server.serve();          // until then
 //
 // A server is a nursery: serve() returns only when every handler has ended. It keeps serving when
 // it runs out of descriptors or memory, and what goes wrong with one connection stays there.
+// What it can be told stands in server_options.hpp, what a handler can do in connection.hpp.
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
-#include <system_error>
+#include <vector>
 
 #include "runloom/net/address.hpp"
-#include "runloom/net/options.hpp"
+#include "runloom/net/connection.hpp"
+#include "runloom/net/listen_fds.hpp"
+#include "runloom/net/owned_fd.hpp"
+#include "runloom/net/server_options.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
 
 namespace runloom::net {
 
-// What went wrong in a server. Everything else that ends a connection (a reset, a deadline) is
-// traffic, and the handler's own business.
-enum class ServerFault : std::uint8_t {
-  accept,             // no descriptor, buffer or memory for a connection; tried again after a pause
-  no_fiber,           // no fiber or stack for a connection, which was closed
-  handler_exception,  // a handler threw; its connection was closed
-  listener,           // accept failed for good: the server ends
-};
-inline constexpr std::size_t kServerFaults = 4;
-const char* to_string(ServerFault fault) noexcept;
-
-struct ServerReport {
-  ServerFault fault;
-  std::error_code error{};         // zero for handler_exception
-  std::exception_ptr exception{};  // of handler_exception
-  std::string_view text;           // the error's message or the exception's what()
-  Address peer{};                  // where there is one
-  std::uint64_t left_out = 0;      // reports of this fault that were not made since the last
-};
-
-struct ServerOptions {
-  ListenOptions listen{};
-
-  // How connections come to the scheduler's hubs, where there is more than one.
-  enum class Placement : std::uint8_t {
-    listener_per_hub,  // one listener a hub on the same port: the kernel spreads connections
-    least_loaded,      // one listener: each connection goes to the hub with the fewest fibers
-  };
-  Placement placement = Placement::listener_per_hub;
-
-  // Handlers that may run at the same time; 0: any number. At the limit clients wait, in the
-  // backlog but for one that each listener has taken; with `reject_over_limit` they are closed.
-  std::size_t max_connections = 0;
-  bool reject_over_limit = false;
-
-  // Of a handler's fiber, in bytes; 0: the scheduler's.
-  std::size_t stack_size = 0;
-  // How long stop() lets cancelled handlers clean up before their connections are closed.
-  std::chrono::milliseconds cancel_grace{1000};
-  // Called for faults, at most once a second for each kind, on the fiber that met it (several
-  // hubs may call at a time). None: a line on stderr.
-  std::function<void(const ServerReport&)> report{};
-};
-
-// Counted since the server was made.
-struct ServerStats {
-  std::uint64_t accepted = 0;                         // handlers started
-  std::uint64_t active = 0;                           // handlers that run now
-  std::uint64_t rejected = 0;                         // closed because of max_connections
-  std::uint64_t cancelled = 0;                        // handlers that were cancelled by stop()
-  std::array<std::uint64_t, kServerFaults> faults{};  // by ServerFault
-  std::uint64_t fault(ServerFault which) const noexcept {
-    return faults[static_cast<std::size_t>(which)];
-  }
-};
-// "accepted 3, active 0, rejected 0, cancelled 0", and the faults that happened.
-std::string to_string(const ServerStats& stats);
+class Signals;
 
 class Server {
  public:
-  // Called on the connection's fiber, on several hubs at a time. The stream is closed when the
-  // handler returns, unless it was moved elsewhere. A handler that throws ends its connection only.
+  // Called on the connection's fiber, on several hubs at a time. A handler that throws ends its
+  // connection only.
+  //
+  // The connection is closed when the handler returns, as ServerOptions::linger says, unless its
+  // stream was taken out of it.
+  using ConnectionHandler = std::function<void(Connection&)>;
+  // For TCP alone, with a stream of its own, which is closed when the handler returns unless it was
+  // moved elsewhere. Options that are for handlers of Connection are not for this one: a server
+  // that was told to read PROXY headers, to wrap or to linger aborts.
   using Handler = std::function<void(TcpStream)>;
 
+  explicit Server(ConnectionHandler handler, ServerOptions options = {});
   explicit Server(Handler handler, ServerOptions options = {});
   // serve() must have returned, if it was called.
   ~Server();
@@ -99,11 +50,26 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Binds and listens, on every hub that will accept; returns the address with the port that the
-  // kernel chose. Doesn't park. On a fiber (else not_in_fiber), before serve(); may be called for
-  // several addresses. Fails with the kernel's error (EADDRINUSE, EACCES, ...). With several
-  // listeners of its own the server still takes the port for itself: a second server fails with
-  // EADDRINUSE, unless both set ListenOptions::reuse_port.
+  // kernel chose. Doesn't park, but for a Unix socket as BoundPath::bind does. On a fiber (else
+  // not_in_fiber), before serve(); may be called for several addresses. Fails with the kernel's
+  // error (EADDRINUSE, EACCES, ...), with EAFNOSUPPORT for a Unix address and a handler of
+  // TcpStream. With several listeners of its own the server still takes the port for itself: a
+  // second server fails with EADDRINUSE, unless both set ListenOptions::reuse_port.
   Result<Address> listen(const Address& address);
+  // Takes a listening socket over: from listen_fds(), from a predecessor (handover.hpp), or
+  // anybody. Returns where it listens. Several of one address are spread over the hubs. When it
+  // fails the socket is closed: EINVAL when it does not listen, EPROTOTYPE when it is neither TCP
+  // nor a Unix stream socket, and as listen(). The file of a Unix socket is its maker's, unless
+  // `owns_file`: then it is removed at the end.
+  Result<Address> listen_on(OwnedFd socket, bool owns_file = false);
+  // Duplicates of the listening sockets, named by their addresses, for a successor. Any thread,
+  // once listen() and listen_on() are done. Empty when they were closed.
+  std::vector<ListenFd> listeners() const;
+
+  // Before serve(): the first of the signals that comes while it serves calls
+  // begin_stop(Deadline::after(drain)), another one begin_stop(Deadline::now()). `signals` must
+  // outlive serve().
+  void stop_on(const Signals& signals, std::chrono::milliseconds drain);
 
   // Serves until stop; parks. Without a listen() before it nobody can come, and it waits for the
   // stop. Returns when all handlers have ended and the ports are free. Fails
@@ -111,11 +77,15 @@ class Server {
   // cancelled, and then as after begin_stop(Deadline::now()). Once.
   Result<void> serve();
 
-  // Ends serve(): the listeners are closed, after what their backlogs hold was taken; handlers may
+  // Ends serve(): the listeners are closed, after what their backlogs hold was taken (see
+  // ServerOptions::backlog_at_stop); handlers may
   // run until `drain` and are then cancelled, and after ServerOptions::cancel_grace their
   // connections are closed. Deadline::now() takes nothing more and cancels at once. Doesn't park.
   // Any thread, handlers included. The earliest `drain` of all calls counts.
   void begin_stop(Deadline drain) noexcept;
+  // As begin_stop, after somebody else has begun to accept from the same sockets: what waits in
+  // the backlogs is his, and so are the files of Unix sockets.
+  void begin_handover(Deadline drain) noexcept;
   // begin_stop, then waits until serve() is about to return. Parks, is a cancel point.
   Result<void> stop(Deadline drain);
 
