@@ -15,7 +15,7 @@ namespace example {
 template <class Serve>
 int serve_datagrams(const Arguments& arguments, Serve serve) {
   using namespace runloom;
-  const StopSignals signals;
+  const net::Signals signals({SIGINT, SIGTERM});
   Options options = Options::from_environment();
   options.hubs = arguments.hubs;
 

@@ -12,13 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include <sys/signalfd.h>
-#include <unistd.h>
-
 #include "runloom/net/address.hpp"
-#include "runloom/net/netpoll.hpp"
 #include "runloom/net/server.hpp"
-#include "runloom/sched/fiber.hpp"
+#include "runloom/net/signals.hpp"
 #include "runloom/sched/scheduler.hpp"
 
 namespace example {
@@ -60,40 +56,11 @@ inline Arguments parse(int argc, char** argv, const char* usage) {
   return out;
 }
 
-// SIGINT and SIGTERM as something that a fiber can wait for. Made before the first thread, which
-// inherits that both are blocked: they must not be delivered anywhere else.
-class StopSignals {
- public:
-  StopSignals() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    fd_ = ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
-  }
-  ~StopSignals() { ::close(fd_); }
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-
-  // Parks until one of them comes, and takes it; false when the fiber is cancelled instead.
-  bool wait() const {
-    signalfd_siginfo signal;
-    do {
-      if (!runloom::net::wait_fd(fd_, runloom::net::kRead)) return false;
-    } while (::read(fd_, &signal, sizeof signal) != sizeof signal);
-    return true;
-  }
-
- private:
-  int fd_;
-};
-
 // Listens on 127.0.0.1, says where, serves until a signal comes, and gives the connections that
 // are open then five seconds to end, or until a second signal. Returns the exit code.
 inline int run(runloom::net::Server& server, const Arguments& arguments) {
   using namespace runloom;
-  const StopSignals signals;
+  const net::Signals signals({SIGINT, SIGTERM});
   Options options = Options::from_environment();
   options.hubs = arguments.hubs;
 
@@ -103,14 +70,8 @@ inline int run(runloom::net::Server& server, const Arguments& arguments) {
     if (!address) return Unexpected{address.error()};
     std::printf("listening on %s\n", address->to_string().c_str());
     std::fflush(stdout);
-
-    const auto stopper = spawn([&] {
-      if (signals.wait()) server.begin_stop(Deadline::after(std::chrono::seconds(5)));
-      if (signals.wait()) server.begin_stop(Deadline::now());
-    });
-    auto result = server.serve();
-    stopper.cancel();
-    return result;
+    server.stop_on(signals, std::chrono::seconds(5));
+    return server.serve();
   });
 
   if (!served) {

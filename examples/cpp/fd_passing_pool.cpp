@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
   if (!arguments.rest.empty())
     size = std::max<std::size_t>(1, std::strtoul(arguments.rest[0].c_str(), nullptr, 10));
 
-  const example::StopSignals signals;
+  const net::Signals signals({SIGINT, SIGTERM});
   Options options = Options::from_environment();
   options.hubs = 1;  // the pool's members are used by one hub's fibers only, without locks
   Scheduler scheduler(std::move(options));

@@ -191,7 +191,7 @@ class Follower {
 };
 
 Result<void> follow_all(const std::vector<std::string>& paths, std::size_t lines,
-                        const example::StopSignals& signals) {
+                        const net::Signals& signals) {
   Output output(paths.size() > 1);
   JoinSet<> followers;
   for (const std::string& path : paths) {
@@ -238,7 +238,7 @@ int main(int argc, char** argv) {
     std::fputs(usage, stderr);
     return 2;
   }
-  const example::StopSignals signals;
+  const net::Signals signals({SIGINT, SIGTERM});
   const auto ran = run([&] { return follow_all(paths, lines, signals); });
   return ran ? 0 : 1;
 }

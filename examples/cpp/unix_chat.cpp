@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
     return 2;
   }
 
-  const example::StopSignals signals;
+  const net::Signals signals({SIGINT, SIGTERM});
   Options options = Options::from_environment();
   options.hubs = arguments.hubs;
   Scheduler scheduler(std::move(options));
