@@ -245,7 +245,8 @@ int serve_until_signal(int second_signal) {
         }
         if (test::read_to_end(client).value() != "bye") return 4;
         if (!serving.join()) return 5;
-        return server.stats().cancelled == (second_signal != 0 ? 1u : 0u) ? 0 : 6;
+        // (The connects that looked whether it still listens may be among them.)
+        return (server.stats().cancelled > 0) == (second_signal != 0) ? 0 : 6;
       })
       .value_or(7);
 }
