@@ -83,23 +83,23 @@ class LateMemory final : public net::RecvBuffer {
   std::span<std::byte> memory_;
 };
 
+Result<std::size_t> read_somehow(Stream& stream, std::span<std::byte> chunk, std::uint32_t way,
+                                 Deadline deadline) {
+  if (way == 0) {
+    LateMemory late(chunk);
+    return stream.read_late(late, deadline);
+  }
+  if (way == 1) {
+    if (auto ready = stream.wait_readable(deadline); !ready) return Unexpected{ready.error()};
+  }
+  return stream.read_some(chunk, deadline);
+}
+
 // Reads until the end of the stream, in all the ways that there are.
 Result<void> receive_flow(Stream& stream, Flow& flow, Choices choices, Deadline deadline) {
   std::vector<std::byte> chunk(choices.one_in(2) ? 32 * 1024 : 500);
   for (;;) {
-    Result<std::size_t> got = 0;
-    switch (choices.below(4)) {
-      case 0: {
-        LateMemory late(chunk);
-        got = stream.read_late(late, deadline);
-        break;
-      }
-      case 1:
-        if (auto ready = stream.wait_readable(deadline); !ready) return ready;
-        [[fallthrough]];
-      default:
-        got = stream.read_some(chunk, deadline);
-    }
+    const auto got = read_somehow(stream, chunk, choices.below(4), deadline);
     if (!got) return Unexpected{got.error()};
     if (*got == 0) return {};
     if (!flow.take({chunk.data(), *got})) {
@@ -127,13 +127,14 @@ void exchange(Round& round, Socket& stream, const Plan& plan, bool client, int h
   if (cuts && plan.cut == Cut::half_close && out.size() > 0)
     out = Flow(plan.id ^ (client ? 0 : 1), choices.below(static_cast<std::uint32_t>(out.size())));
 
+  // Both go their own ways from here.
   auto writer = spawn(
-      [&]() -> Result<void> {
-        if (auto sent = send_flow(stream, out, choices, deadline); !sent) return sent;
+      [&, own = choices]() -> Result<void> {
+        if (auto sent = send_flow(stream, out, own, deadline); !sent) return sent;
         return stream.shutdown_write();
       },
       {.hub = static_cast<int>(choices.below(static_cast<std::uint32_t>(hubs)))});
-  auto reader = spawn([&] { return receive_flow(stream, in, choices, deadline); });
+  auto reader = spawn([&, own = choices] { return receive_flow(stream, in, own, deadline); });
   if (cuts && plan.cut != Cut::half_close && plan.cut != Cut::deadline) {
     if (choices.one_in(2)) {
       (void)this_fiber::sleep_until(choices.soon());
@@ -292,11 +293,12 @@ void read_files(const std::string& path, Choices choices, int rounds) {
   make_file(path, content);
   for (int i = 0; i < rounds; ++i) {
     drop_cache(path);
-    auto reader = spawn([&]() -> Result<void> {
+    const std::size_t size = 1 + choices.below(64 * 1024);
+    const std::size_t offset = choices.below(kSize);
+    const Deadline deadline = choices.one_in(3) ? choices.soon() : Deadline();
+    auto reader = spawn([&, size, offset, deadline]() -> Result<void> {
       RUNLOOM_TRY(const net::File file, net::File::open(path));
-      std::string part(1 + choices.below(64 * 1024), '\0');
-      const std::size_t offset = choices.below(kSize);
-      const Deadline deadline = choices.one_in(3) ? choices.soon() : Deadline();
+      std::string part(size, '\0');
       RUNLOOM_TRY(const std::size_t count,
                   file.read_at(writable(part), static_cast<off_t>(offset), deadline));
       EXPECT_GT(count, 0u);
