@@ -48,7 +48,9 @@ class EpollNetpoll final : public ReadinessPoll {
 
  private:
   Result<void> arm(PollDesc& desc) override;
-  Result<void> arm_guest(PollDesc& desc) override { return arm(desc); }
+  Result<void> arm_guest(PollDesc& desc) override { return add(desc, kBoth); }
+  bool begins_reads_only(const PollDesc& desc) const noexcept override;
+  void waiter_added(PollDesc& desc) noexcept override;
   void disarm(PollDesc& desc) noexcept override;
   Result<void> arm_foreign(ForeignFd& entry) override;
   void disarm_foreign(ForeignFd& entry) noexcept override;
@@ -57,6 +59,9 @@ class EpollNetpoll final : public ReadinessPoll {
   void close_all() noexcept;
   void lost() noexcept;
   int wait(std::int64_t timeout_ns) noexcept;
+  static constexpr std::uint32_t kBoth = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET;
+  Result<void> add(PollDesc& desc, std::uint32_t events);
+  int control(int operation, const PollDesc& desc, std::uint32_t events) noexcept;
   void deliver(int count) noexcept;
   void deliver(const epoll_event& event) noexcept;
 
@@ -98,17 +103,41 @@ void EpollNetpoll::reopen() noexcept {
 
 // ---------------------------------------------------------------- registration
 
-Result<void> EpollNetpoll::arm(PollDesc& desc) {
+int EpollNetpoll::control(int operation, const PollDesc& desc, std::uint32_t events) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = event_word(desc);
+  return ::epoll_ctl(epoll_, operation, desc.fd, &event) == 0 ? 0 : errno;
+}
+
+Result<void> EpollNetpoll::add(PollDesc& desc, std::uint32_t events) {
   if (epoll_ < 0) {
     if (const int err = open(); err != 0) return fail_errno(err);
   }
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = event_word(desc);
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, desc.fd, &event) == 0) return {};
-  // It is, or its description was, a guest here.
-  if (errno == EEXIST && ::epoll_ctl(epoll_, EPOLL_CTL_MOD, desc.fd, &event) == 0) return {};
-  return fail(last_errno());
+  int err = control(EPOLL_CTL_ADD, desc, events);
+  // It is, or its description was, a guest here, and may have waiters of any kind.
+  if (err == EEXIST) err = control(EPOLL_CTL_MOD, desc, kBoth);
+  return err == 0 ? Result<void>() : fail_errno(err);
+}
+
+// A datagram socket has room again whenever one that it has sent was received: an event, and with
+// it a system call more, for each. Streams tell of room only after they were full.
+bool EpollNetpoll::begins_reads_only(const PollDesc& desc) const noexcept {
+  return desc.kind == FdKind::datagram;
+}
+
+Result<void> EpollNetpoll::arm(PollDesc& desc) {
+  if (!desc.reads_only.load()) return add(desc, kBoth);
+  auto added = add(desc, kBoth & ~std::uint32_t{EPOLLOUT});
+  // A writer of another hub has come meanwhile, perhaps before there was anything to change.
+  if (added && !desc.reads_only.load()) (void)control(EPOLL_CTL_MOD, desc, kBoth);
+  return added;
+}
+
+// Any thread. The change tells at once if there is room. Where it fails the descriptor is not
+// registered yet, see arm(), or no longer, and then whoever waits is woken.
+void EpollNetpoll::waiter_added(PollDesc& desc) noexcept {
+  if (desc.reads_only.exchange(false)) (void)control(EPOLL_CTL_MOD, desc, kBoth);
 }
 
 void EpollNetpoll::disarm(PollDesc& desc) noexcept {

@@ -100,6 +100,9 @@ struct alignas(64) PollDesc {
   bool write_broken = false;      // a message was cut off; guarded by the write lock
   bool read_broken = false;       // received bytes were lost; guarded by the read lock
   FdKind kind = FdKind::other;
+  // Registered without events for writing: the home must be told of who waits to write. Set with
+  // `home`, under lock.
+  std::atomic<bool> reads_only{false};
   std::atomic<std::uint32_t> sticky{0};
   detail::SpinLock lock{detail::LockRank::descriptor};
   Direction direction[2];

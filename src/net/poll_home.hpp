@@ -24,7 +24,8 @@ class PollHomeOwner {
  public:
   // Ends the registration of `desc`. When it is closed, also what it has in flight in the kernel.
   virtual void forget(PollDesc& desc) noexcept = 0;
-  // A waiter was added to `desc`; only called when the home follows waiters.
+  // A waiter was added to `desc`; only called when the home follows waiters, or when it waits to
+  // write and `desc` is registered for reading only.
   virtual void waiter_added(PollDesc& desc) noexcept { (void)desc; }
 
  protected:

@@ -67,6 +67,7 @@ Result<void> ReadinessPoll::adopt_slow(PollDesc& desc) {
       desc.poll_index = 0;  // in the list of a backend that is gone
     }
     home_->add_reference();
+    desc.reads_only.store(begins_reads_only(desc), std::memory_order_relaxed);
     desc.home.store(home_, std::memory_order_release);
   }
   if (old) {
@@ -102,6 +103,13 @@ bool ReadinessPoll::is_guest(const PollHome& home) const noexcept {
   return &home != home_ && home.scheduler != home_->scheduler;
 }
 
+// Whether the home has to hear of a waiter for these directions.
+bool ReadinessPoll::must_announce(const PollHome& home, const PollDesc& desc,
+                                  unsigned directions) noexcept {
+  return home.follows_waiters ||
+         ((directions & kWrite) != 0 && desc.reads_only.load(std::memory_order_relaxed));
+}
+
 Result<void> ReadinessPoll::come_as_guest(PollDesc& desc) {
   guests_ = true;
   auto armed = arm_guest(desc);
@@ -133,7 +141,7 @@ Result<WakeCode> ReadinessPoll::await_event(PollDesc& desc, Side side, std::uint
     desc.reader_node.store(&node, std::memory_order_relaxed);
   }
   const bool guest = is_guest(*home);
-  if (home->follows_waiters) {
+  if (must_announce(*home, desc, direction_of(side))) {
     follower = home;
     follower->add_reference();
   }
@@ -172,7 +180,7 @@ Result<void> ReadinessPoll::link(PollDesc& desc, WaitNode& node) {
       if (!home || !home->alive()) continue;  // the registration has just failed, or got lost
       desc.watchers.push_back(node);
       guest = is_guest(*home);
-      if (home->follows_waiters) {
+      if (must_announce(*home, desc, watch_of(node).directions)) {
         follower = home;
         follower->add_reference();
       }

@@ -61,8 +61,14 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel,
 
  protected:
   // --- what a backend supplies ---
-  // Watches `desc` for both directions until disarm(), and delivers each event at least once.
+  // Watches `desc` until disarm(), and delivers each event at least once: for both directions, or
+  // without writing while `desc.reads_only` is set.
   virtual Result<void> arm(PollDesc& desc) = 0;
+  // Whether arm() should leave out writing until somebody waits for it.
+  virtual bool begins_reads_only(const PollDesc& desc) const noexcept {
+    (void)desc;
+    return false;
+  }
   // Watches `desc` as arm() does, besides its home. Reports what is ready, also when it is watched
   // already. It ends with the descriptor; until then an event in vain is possible.
   virtual Result<void> arm_guest(PollDesc& desc) = 0;
@@ -99,6 +105,8 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel,
   Result<detail::WakeCode> await_watch(PollDesc& desc, Watch& watch, Deadline deadline) final;
   Result<void> adopt_slow(PollDesc& desc);
   bool is_guest(const PollHome& home) const noexcept;
+  static bool must_announce(const PollHome& home, const PollDesc& desc,
+                            unsigned directions) noexcept;
   Result<void> come_as_guest(PollDesc& desc);
   static bool known_drained(const PollDesc& desc, unsigned directions) noexcept;
 

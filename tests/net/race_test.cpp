@@ -106,6 +106,40 @@ NET_TEST(StreamRace, ReaderAndWriterOfOneDescriptorT23) {
   EXPECT_EQ(w2.join().value(), r1.join().value());
 }
 
+// A datagram socket that is just being registered for its reader, on one hub, is also waited on by
+// a writer on another: the writer hears of room.
+NET_TEST(DatagramRace, AWriterComesWhileItIsRegisteredForAReader) {
+  Random random(17);
+  for (RaceBudget budget; !budget.spent();) {
+    int end[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, end), 0);
+    Fd one = Fd::own(end[0], net::FdKind::datagram).value();
+    Fd two = Fd::own(end[1], net::FdKind::datagram).value();
+    constexpr int kDatagrams = 40;  // more than fit into the queue
+    auto reader = spawn(
+        [&] {
+          std::byte byte;
+          return one.recv({&byte, 1}, 0, {});
+        },
+        {.hub = 0});
+    auto writer = spawn(
+        [&] {
+          for (int i = 0; i < kDatagrams; ++i)
+            EXPECT_TRUE(one.send(bytes("x"), 0, {}));
+        },
+        {.hub = 1});
+    for (std::uint32_t i = random.below(4); i > 0; --i)
+      this_fiber::yield();
+    for (int i = 0; i < kDatagrams; ++i) {
+      std::byte byte;
+      EXPECT_TRUE(two.recv({&byte, 1}, 0, {}));
+    }
+    EXPECT_TRUE(writer.join());
+    EXPECT_TRUE(two.send(bytes("y"), 0, {}));
+    EXPECT_TRUE(reader.join());
+  }
+}
+
 // Many readers of one stream on two hubs, with deadlines that expire in the queue: nobody is
 // forgotten, no byte is lost or read twice.
 NET_TEST(StreamRace, ReadersQueueWithDeadlines) {

@@ -52,6 +52,33 @@ NET_TEST(UdpEndpoint, AnEmptyDatagramIsNoEndU02) {
   EXPECT_EQ(receive(server.endpoint, Deadline::after(5ms)).error(), Errc::timed_out);
 }
 
+// A socket has room again each time that what it sent is received: nobody waits for that.
+NET_TEST(UdpEndpoint, AReceivedDatagramWakesNoSender) {
+  if (Scheduler::current()->hubs() != 1) return;  // another hub has sleeps of its own
+  Bound server;
+  const int peer = plain_udp();
+  auto echo = spawn([&] {
+    for (int i = 0; i < 20; ++i) {
+      std::string buffer(10, 'x');
+      const auto got = server.endpoint.recv_from(writable(buffer)).value();
+      EXPECT_TRUE(server.endpoint.send_to(got.data(), got.peer));
+    }
+  });
+  std::uint64_t sleeps = 0;
+  for (int i = 0; i < 20; ++i) {
+    until_parked(echo.handle(), WaitReason::io_read);
+    ASSERT_EQ(::sendto(peer, "x", 1, 0, server.address.data(), server.address.size()), 1);
+    char byte;
+    yield_until([&] { return ::recv(peer, &byte, 1, MSG_DONTWAIT) == 1; });
+    const std::uint64_t before = Scheduler::current()->stats().sleeps;
+    ASSERT_TRUE(this_fiber::sleep_for(1ms));
+    sleeps += Scheduler::current()->stats().sleeps - before;
+  }
+  EXPECT_TRUE(echo.join());
+  EXPECT_LE(sleeps, 22u) << "one for each, and two for luck";
+  ::close(peer);
+}
+
 NET_TEST(UdpEndpoint, AnUnconnectedOneHearsOfNoClosedPortU04) {
   Bound client, server;
   const Address nobody = closed_port();
