@@ -335,7 +335,8 @@ NET_TEST(TlsStream, ReadLateTakesMemoryForWhatIsThere) {
   } buffer;
   TlsPair pair;
   pair.establish();
-  auto reader = spawn([&] { return pair.client.read_late(buffer); });
+  auto reader =
+      spawn([&] { return pair.client.read_late(buffer); }, {.hub = Hub::current()->index()});
   until_parked(reader.handle(), WaitReason::io_read);
   EXPECT_EQ(buffer.taken, 0);
   ASSERT_TRUE(pair.server.write_all(net::bytes("hello")));

@@ -1,0 +1,72 @@
+// Ends TLS in front of a server that speaks plain TCP.
+//
+//     python3 -m http.server 8000 --bind 127.0.0.1 &
+//     build/release/examples/example_tls_proxy --port 7443 127.0.0.1:8000 cert.pem key.pem
+//     curl --cacert cert.pem https://localhost:7443/
+//
+// It is the plain proxy with one of its streams wrapped: what copies bytes between streams does not
+// ask what they are. The end of each direction is passed on, as a close_notify or as a FIN; a
+// connection that was cut is passed on as such.
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "example.hpp"
+#include "runloom/net/copy.hpp"
+#include "runloom/net/tcp_stream.hpp"
+#include "runloom/sched/join_set.hpp"
+#include "runloom/tls/context.hpp"
+#include "runloom/tls/stream.hpp"
+
+using namespace runloom;
+using namespace std::chrono_literals;
+
+// One direction, until it ends or fails.
+static Result<void> pump(net::Stream& from, net::Stream& to) {
+  if (auto copied = net::copy(from, to); !copied) return Unexpected{copied.error()};
+  return to.shutdown_write();
+}
+
+static Result<void> serve(net::TcpStream tcp, const tls::Context& context,
+                          const net::Address& target) {
+  RUNLOOM_TRY(tls::Stream client, tls::Stream::server(std::move(tcp), context));
+  if (auto ok = client.handshake(Deadline::after(10s)); !ok) return ok;
+  RUNLOOM_TRY(auto server, net::TcpStream::connect(target, {}, Deadline::after(10s)));
+  JoinSet<> directions;
+  if (auto ok = directions.spawn([&] { return pump(client, server); }); !ok) return ok;
+  if (auto ok = directions.spawn([&] { return pump(server, client); }); !ok) return ok;
+  return directions.wait();
+}
+
+int main(int argc, char** argv) {
+  const char* usage =
+      "example_tls_proxy [--port N] [--hubs N] TARGET:PORT CERTIFICATE KEY [CLIENTS_ROOTS]";
+  const auto arguments = example::parse(argc, argv, usage);
+  std::string problem = "a target, a certificate and a key are needed";
+  const auto target =
+      net::Address::parse(arguments.rest.empty() ? "" : arguments.rest[0], &problem);
+  if (!target || arguments.rest.size() < 3 || arguments.rest.size() > 4) {
+    std::fprintf(stderr, "%s\nusage: %s\n", problem.c_str(), usage);
+    return 2;
+  }
+  tls::ContextOptions options;
+  options.identities.resize(1);
+  options.identities[0].certificate_file = arguments.rest[1];
+  options.identities[0].key_file = arguments.rest[2];
+  options.alpn = {"http/1.1"};
+  options.alpn_required = false;
+  if (arguments.rest.size() == 4) {
+    options.client_certificates = tls::ClientCertificates::required;
+    options.ca_file = arguments.rest[3];
+  }
+  const auto context = tls::Context::server(options, &problem);
+  if (!context) {
+    std::fprintf(stderr, "%s\n", problem.c_str());
+    return 1;
+  }
+  net::Server server([&](net::TcpStream tcp) {
+    if (const auto done = serve(std::move(tcp), *context, *target); !done)
+      std::fprintf(stderr, "%s\n", done.error().message().c_str());
+  });
+  return example::run(server, arguments);
+}
