@@ -4,19 +4,20 @@
 //     build/release/examples/example_tls_proxy --port 7443 127.0.0.1:8000 cert.pem key.pem
 //     curl --cacert cert.pem https://localhost:7443/
 //
-// It is the plain proxy with one of its streams wrapped: what copies bytes between streams does not
-// ask what they are. The end of each direction is passed on, as a close_notify or as a FIN; a
-// connection that was cut is passed on as such.
+// It is the plain proxy in a server that wraps each connection before the handler sees it, and
+// bounds the time for that: what copies bytes between streams does not ask what they are. The end
+// of each direction is passed on, as a close_notify or as a FIN; a connection that was cut is cut.
 #include <chrono>
 #include <cstdio>
 #include <string>
 
 #include "example.hpp"
+#include "runloom/net/connection.hpp"
 #include "runloom/net/copy.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/sched/join_set.hpp"
+#include "runloom/tls/accept.hpp"
 #include "runloom/tls/context.hpp"
-#include "runloom/tls/stream.hpp"
 
 using namespace runloom;
 using namespace std::chrono_literals;
@@ -27,10 +28,7 @@ static Result<void> pump(net::Stream& from, net::Stream& to) {
   return to.shutdown_write();
 }
 
-static Result<void> serve(net::TcpStream tcp, const tls::Context& context,
-                          const net::Address& target) {
-  RUNLOOM_TRY(tls::Stream client, tls::Stream::server(std::move(tcp), context));
-  if (auto ok = client.handshake(Deadline::after(10s)); !ok) return ok;
+static Result<void> serve(net::Connection& client, const net::Address& target) {
   RUNLOOM_TRY(auto server, net::TcpStream::connect(target, {}, Deadline::after(10s)));
   JoinSet<> directions;
   if (auto ok = directions.spawn([&] { return pump(client, server); }); !ok) return ok;
@@ -64,9 +62,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", problem.c_str());
     return 1;
   }
-  net::Server server([&](net::TcpStream tcp) {
-    if (const auto done = serve(std::move(tcp), *context, *target); !done)
-      std::fprintf(stderr, "%s\n", done.error().message().c_str());
-  });
+  net::ServerOptions server_options;
+  server_options.wrap = tls::server_wrap(*context);
+  net::Server server(
+      [&](net::Connection& client) {
+        if (const auto done = serve(client, *target); !done)
+          std::fprintf(stderr, "%s\n", done.error().message().c_str());
+      },
+      server_options);
   return example::run(server, arguments);
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "runloom/net/fd.hpp"
+#include "runloom/sched/cancel.hpp"
 
 namespace runloom::net {
 
@@ -78,6 +79,8 @@ Result<std::size_t> Stream::read_full(std::span<std::byte> buffer, Deadline dead
 void lingering_close(Stream& stream, LingerLimits limits) noexcept {
   if (limits.deadline.is_never()) limits.deadline = Deadline::after(std::chrono::seconds(5));
   std::array<std::byte, 4096> dropped;
+  // A stream that has something to send before its end may have to wait for that.
+  const CancelScope bound(limits.deadline);
   if (stream.shutdown_write()) {
     for (std::size_t total = 0; total < limits.bytes && !limits.deadline.passed();) {
       const auto count = stream.read_some(dropped, limits.deadline);

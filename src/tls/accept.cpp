@@ -19,16 +19,21 @@ void let_alert_arrive(net::Stream& below, Deadline deadline) noexcept {
 
 }  // namespace
 
-Wrap server_wrap(Context context) {
+Result<std::unique_ptr<net::Stream>> accept(std::unique_ptr<net::Stream> below,
+                                            const Context& context, Deadline deadline) {
+  RUNLOOM_TRY(auto stream, Stream::server(std::move(below), context));
+  const auto done = stream.handshake(deadline);
+  if (done) return std::unique_ptr<net::Stream>(std::make_unique<Stream>(std::move(stream)));
+  const bool said_why =
+      done.error().category() == tls_category() && done.error() != TlsErrc::unexpected_eof;
+  if (said_why && stream.below()) let_alert_arrive(*stream.below(), deadline);
+  return Unexpected{done.error()};
+}
+
+net::ServerOptions::Wrap server_wrap(Context context) {
   return [context = std::move(context)](std::unique_ptr<net::Stream> below,
-                                        Deadline deadline) -> Result<std::unique_ptr<net::Stream>> {
-    RUNLOOM_TRY(auto stream, Stream::server(std::move(below), context));
-    const auto done = stream.handshake(deadline);
-    if (done) return std::unique_ptr<net::Stream>(std::make_unique<Stream>(std::move(stream)));
-    const bool said_why =
-        done.error().category() == tls_category() && done.error() != TlsErrc::unexpected_eof;
-    if (said_why && stream.below()) let_alert_arrive(*stream.below(), deadline);
-    return Unexpected{done.error()};
+                                        const net::ConnectionInfo&, Deadline deadline) {
+    return accept(std::move(below), context, deadline);
   };
 }
 

@@ -9,13 +9,15 @@
 #include <utility>
 
 #include "openssl_error.hpp"
+#include "runloom/sched/deadline.hpp"
 
 namespace runloom::tls {
 namespace {
 
-// Of key updates, tickets and hello requests, without a byte of data between. Servers send a few
+// Of key updates, tickets and hello requests, without a byte of data in either direction between;
+// and one a second more, for connections that have nothing to say for days. Servers send a few
 // tickets at once; nobody has a reason for so many.
-constexpr std::uint32_t kMostIdleMessages = 64;
+constexpr std::int64_t kMostIdleMessages = 64;
 
 bool is_ip(const std::string& host) noexcept {
   in6_addr address;
@@ -130,6 +132,13 @@ Engine::Step Engine::end_call(int result) noexcept {
   return fail(tls_error(TlsErrc::certificate, static_cast<int>(SSL_get_verify_result(ssl_.get()))));
 }
 
+// Of a call that needs nothing from the peer once there was a handshake, which is never repeated.
+Engine::Step Engine::only_output(int result) noexcept {
+  const Step step = end_call(result);
+  if (step == Step::done || step == Step::failed) return step;
+  return fail(tls_error(TlsErrc::protocol));
+}
+
 Engine::Step Engine::handshake() noexcept {
   if (error_) return Step::failed;
   begin_call();
@@ -173,10 +182,10 @@ Engine::Step Engine::peek(std::size_t& pending) noexcept {
 Engine::Step Engine::write(std::span<const std::byte> data, std::size_t& count) noexcept {
   count = 0;
   if (error_) return Step::failed;
+  idle_messages_ = 0;
   begin_call();
-  return end_call(SSL_write_ex(ssl_.get(), data.data(),
-                               std::min<std::size_t>(data.size(), SSL3_RT_MAX_PLAIN_LENGTH),
-                               &count));
+  const std::size_t most = std::min<std::size_t>(data.size(), SSL3_RT_MAX_PLAIN_LENGTH);
+  return only_output(SSL_write_ex(ssl_.get(), data.data(), most, &count));
 }
 
 Engine::Step Engine::send_close_notify() noexcept {
@@ -185,7 +194,7 @@ Engine::Step Engine::send_close_notify() noexcept {
   begin_call();
   const int result = SSL_shutdown(ssl_.get());
   // 0: ours is sent, the peer's has not come.
-  const Step step = result == 0 ? Step::done : end_call(result);
+  const Step step = result == 0 ? Step::done : only_output(result);
   ERR_clear_error();
   if (step == Step::done) close_notify_sent_ = true;
   return step;
@@ -196,7 +205,7 @@ Result<void> Engine::update_keys(bool peer_too) noexcept {
   begin_call();
   const int type = peer_too ? SSL_KEY_UPDATE_REQUESTED : SSL_KEY_UPDATE_NOT_REQUESTED;
   if (SSL_key_update(ssl_.get(), type) != 1) return Unexpected{take_error(TlsErrc::protocol)};
-  if (end_call(SSL_do_handshake(ssl_.get())) != Step::done) return Unexpected{error_};
+  if (only_output(SSL_do_handshake(ssl_.get())) != Step::done) return Unexpected{error_};
   return {};
 }
 
@@ -205,7 +214,10 @@ Result<void> Engine::update_keys(bool peer_too) noexcept {
 void Engine::on_message(int content_type, std::span<const std::byte>) noexcept {
   if (!established_ || content_type != SSL3_RT_HANDSHAKE) return;
   // OpenSSL bounds empty records and warnings by itself, but not these.
-  if (++idle_messages_ > kMostIdleMessages) port_.stopped = true;
+  const std::int64_t now = monotonic_ns();
+  if (idle_messages_ == 0) idle_since_ns_ = now;
+  const std::int64_t seconds = (now - idle_since_ns_) / 1'000'000'000;
+  if (++idle_messages_ > kMostIdleMessages + seconds) port_.stopped = true;
 }
 
 bool Engine::on_session(SSL_SESSION* session) noexcept {

@@ -84,6 +84,7 @@ class Engine {
 
   void begin_call() noexcept;
   Step end_call(int result) noexcept;
+  Step only_output(int result) noexcept;
   Step fail(std::error_code error) noexcept;
   Result<void> expect_host(const std::string& host);
   void read_hello(SSL* ssl);
@@ -96,7 +97,8 @@ class Engine {
   bool established_ = false;
   bool close_notify_sent_ = false;
   // Messages that carry no data since data came last.
-  std::uint32_t idle_messages_ = 0;
+  std::int64_t idle_messages_ = 0;
+  std::int64_t idle_since_ns_ = 0;
 
   Hello hello_state_ = Hello::none;
   int hello_alert_ = 0;

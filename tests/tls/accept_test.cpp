@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "runloom/net/connection.hpp"
+#include "runloom/net/server.hpp"
 #include "runloom/tls/stream.hpp"
 #include "support/tls_test.hpp"
 
@@ -11,12 +13,15 @@ namespace {
 using namespace std::chrono_literals;
 using tls::TlsErrc;
 
+Result<std::unique_ptr<net::Stream>> accept(net::TcpStream& tcp, Deadline deadline) {
+  return tls::accept(std::make_unique<net::TcpStream>(std::move(tcp)), tls_world().server_context,
+                     deadline);
+}
+
 NET_TEST(TlsAccept, GivesAStreamThatIsReady) {
   TcpPair pair;
-  const auto wrap = tls::server_wrap(tls_world().server_context);
   auto server = spawn([&] {
-    auto stream =
-        wrap(std::make_unique<net::TcpStream>(std::move(pair.server)), Deadline::after(10s));
+    auto stream = accept(pair.server, Deadline::after(10s));
     EXPECT_TRUE(stream);
     return (*stream)->write_all(net::bytes("ready"));
   });
@@ -27,15 +32,14 @@ NET_TEST(TlsAccept, GivesAStreamThatIsReady) {
   EXPECT_TRUE(server.join());
 }
 
+// A record of a handshake with a message that there is not.
+const std::string kNoMessage("\x16\x03\x01\x00\x05\xff\x00\x00\x01\x00", 10);
+
 // With more behind it than the server has read: a plain close would reset the connection.
 NET_TEST(TlsAccept, TheAlertArrives) {
   TcpPair pair;
-  const auto wrap = tls::server_wrap(tls_world().server_context);
-  ASSERT_TRUE(pair.client.write_all(net::bytes("GET / HTTP/1.1\r\n\r\n" + pattern(100'000))));
-  auto server = spawn([&] {
-    return wrap(std::make_unique<net::TcpStream>(std::move(pair.server)), Deadline::after(10s))
-        .error();
-  });
+  ASSERT_TRUE(pair.client.write_all(net::bytes(kNoMessage + pattern(100'000))));
+  auto server = spawn([&] { return accept(pair.server, Deadline::after(10s)).error(); });
   std::string record(7, '\0');
   ASSERT_TRUE(pair.client.read_full(writable(record)));
   EXPECT_EQ(record[0], 21);  // an alert
@@ -45,11 +49,53 @@ NET_TEST(TlsAccept, TheAlertArrives) {
 
 NET_TEST(TlsAccept, ASilentPeerGoesAtTheDeadlineL02) {
   TcpPair pair;
-  const auto wrap = tls::server_wrap(tls_world().server_context);
-  auto stream =
-      wrap(std::make_unique<net::TcpStream>(std::move(pair.server)), Deadline::after(2ms));
-  EXPECT_EQ(stream.error(), Errc::timed_out);
+  EXPECT_EQ(accept(pair.server, Deadline::after(2ms)).error(), Errc::timed_out);
   EXPECT_EQ(read_text(pair.client).value(), "");
+}
+
+// The handler of a server does not see that its connection is one of TLS, unless it asks.
+NET_TEST(TlsAccept, AServerWrapsItsConnections) {
+  net::ServerOptions options;
+  options.wrap = tls::server_wrap(tls_world().server_context);
+  options.linger.emplace();
+  options.report = [](const net::ServerReport&) {};
+  net::Server server(
+      [](net::Connection& connection) {
+        auto& stream = dynamic_cast<tls::Stream&>(connection.below());
+        EXPECT_EQ(stream.server_name(), "localhost");
+        EXPECT_TRUE(connection.write_all(net::bytes(read_text(connection).value())));
+      },
+      options);
+  const auto address = server.listen(net::Address::loopback_ipv4()).value();
+  auto serving = spawn([&] { return server.serve(); });
+  for (int i = 0; i < 3; ++i) {
+    auto client = tls::Stream::client(net::TcpStream::connect(address).value(),
+                                      tls_world().client_context, {.host = "localhost"})
+                      .value();
+    ASSERT_TRUE(client.write_all(net::bytes("through the server")));
+    EXPECT_EQ(read_to_end(client).value(), "through the server");
+  }
+  {
+    auto plain = net::TcpStream::connect(address).value();
+    ASSERT_TRUE(plain.write_all(net::bytes(kNoMessage)));
+    EXPECT_EQ(read_to_end(plain).value().size(), 7u);  // an alert
+  }
+  EXPECT_TRUE(server.stop(Deadline::after(5s)));
+  EXPECT_TRUE(serving.join());
+  EXPECT_EQ(server.stats().handshakes, 3u);
+  EXPECT_EQ(server.stats().fault(net::ServerFault::handshake), 1u);
+}
+
+// A peer that takes nothing does not keep a lingering close from its deadline.
+NET_TEST(TlsAccept, LingeringEndsAtItsDeadline) {
+  TlsPair pair;
+  pair.establish();
+  const std::string text = pattern(16'000'000);
+  std::size_t written = 0;
+  EXPECT_EQ(pair.server.write_all(net::bytes(text), Deadline::after(2ms), &written).error(),
+            Errc::timed_out);
+  net::lingering_close(pair.server, {.deadline = Deadline::after(5ms)});
+  EXPECT_EQ(read_text(pair.server).error(), Errc::closed);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // What a server does with each connection that it accepts: TLS around it, within a deadline.
 //
-//     auto wrap = tls::server_wrap(context);
-//     RUNLOOM_TRY(auto stream, wrap(std::move(tcp), Deadline::after(10s)));
+//     net::ServerOptions options;
+//     options.wrap = tls::server_wrap(context);
+//     net::Server server([](net::Connection& connection) { ... }, options);
 #pragma once
 
-#include <functional>
 #include <memory>
 
+#include "runloom/net/server_options.hpp"
 #include "runloom/net/stream.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
@@ -14,13 +15,14 @@
 
 namespace runloom::tls {
 
-using Wrap = std::function<Result<std::unique_ptr<net::Stream>>(std::unique_ptr<net::Stream> below,
-                                                                Deadline deadline)>;
+// Makes the handshake of a server over the stream and returns a tls::Stream. Parks, is a cancel
+// point. Fails as Stream::handshake() does, and the stream is gone then: closed at once when the
+// peer was silent or has left, and else after up to a second in which the peer may take the alert
+// that says why.
+Result<std::unique_ptr<net::Stream>> accept(std::unique_ptr<net::Stream> below,
+                                            const Context& context, Deadline deadline = {});
 
-// A function that makes the handshake of a server over the stream that it is given and returns a
-// tls::Stream. It parks, is a cancel point, and may run on several hubs at a time. It fails as
-// Stream::handshake() does, and the stream is gone then: closed at once when the peer was silent or
-// has left, and else after up to a second in which the peer may take the alert that says why.
-Wrap server_wrap(Context context);
+// The same for each connection of a net::Server. Connection::below() is the tls::Stream then.
+net::ServerOptions::Wrap server_wrap(Context context);
 
 }  // namespace runloom::tls
