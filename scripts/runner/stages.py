@@ -139,7 +139,12 @@ def build_extension(context: Context, python: Python) -> None:
 def cpp(context: Context) -> Results:
     require(has_core(), "src/sched has no sources")
     others = "^(stress|lint|fuzz)$"
-    results = ctest(context, "release", "running C++ tests", ["-LE", others], limit=20 * MINUTE)
+    # With --full there are more clients.
+    more = {"RUNLOOM_FULL": "1"} if context.full else None
+    results = ctest(
+        context, "release", "running C++ tests", ["-LE", others],
+        limit=20 * MINUTE, environment=more,
+    )  # fmt: skip
     results.add(cpp_examples(context, "release"))
     return results
 

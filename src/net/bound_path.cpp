@@ -149,17 +149,18 @@ Result<BoundPath> BoundPath::bind(int fd, const Address& address, const BindOpti
   return result;
 }
 
-Result<BoundPath> BoundPath::adopt(const Address& address) {
+BoundPath BoundPath::adopt(const Address& address) {
   const std::string_view name = address.unix_name();
   BoundPath result;
   if (name.empty() || name.starts_with('\0')) return result;
   auto file = std::make_unique<File>();
   file->path = absolute(name);
   struct stat status;
-  if (::lstat(file->path.c_str(), &status) != 0) return fail(last_errno());
+  if (::lstat(file->path.c_str(), &status) != 0) return result;
   file->device = status.st_dev;
   file->inode = status.st_ino;
   file->maker = ::getpid();
+  file->done = true;
   result.file_ = std::move(file);
   return result;
 }
@@ -184,6 +185,10 @@ void BoundPath::remove() noexcept {
 
 void BoundPath::forget() noexcept {
   if (file_) file_->done = true;
+}
+
+void BoundPath::claim() noexcept {
+  if (file_) file_->done = false;
 }
 
 }  // namespace runloom::net

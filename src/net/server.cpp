@@ -54,8 +54,13 @@ Result<Address> Server::listen(const Address& address) {
   return impl_->listen(address);
 }
 
-Result<Address> Server::listen_on(OwnedFd socket, bool owns_file) {
-  return impl_->listen_on(std::move(socket), owns_file);
+Result<Address> Server::listen_on(OwnedFd socket) {
+  return impl_->listen_on(std::move(socket));
+}
+
+void Server::claim_files() noexcept {
+  for (Impl::Acceptor& acceptor : impl_->acceptors)
+    if (auto* local = std::get_if<UnixListener>(&acceptor.listener)) local->claim_file();
 }
 
 std::vector<ListenFd> Server::listeners() const {
@@ -74,16 +79,18 @@ Result<void> Server::serve() {
 }
 
 void Server::begin_stop(Deadline drain) noexcept {
-  impl_->begin_stop(drain, false);
+  impl_->begin_stop(drain);
 }
 
-void Server::begin_handover(Deadline drain) noexcept {
-  impl_->begin_stop(drain, true);
+void Server::begin_handover(Deadline drain, Successor successor) noexcept {
+  if (successor == Successor::same_ports) impl_->steer_away();
+  impl_->begin_stop(drain, successor == Successor::same_ports ? Impl::Handover::same_ports
+                                                              : Impl::Handover::same_sockets);
 }
 
 Result<void> Server::stop(Deadline drain) {
   impl_->stoppers.add();
-  impl_->begin_stop(drain, false);
+  impl_->begin_stop(drain);
   auto result = impl_->ended.wait();
   impl_->stoppers.done();
   return result;
@@ -162,9 +169,9 @@ Result<void> Server::Impl::serve() {
 
 void Server::Impl::watch_signals() {
   if (!signals->wait()) return;
-  begin_stop(Deadline::after(signal_drain), false);
+  begin_stop(Deadline::after(signal_drain));
   if (!signals->wait()) return;
-  begin_stop(Deadline::now(), false);
+  begin_stop(Deadline::now());
 }
 
 void Server::Impl::end_handlers() {
@@ -187,7 +194,7 @@ Deadline Server::Impl::drain_deadline() const {
   return drain;
 }
 
-void Server::Impl::begin_stop(Deadline deadline, bool handover) noexcept {
+void Server::Impl::begin_stop(Deadline deadline, Handover to) noexcept {
   {
     const std::lock_guard hold(mutex);
     drain = Deadline::earlier(drain, deadline);
@@ -195,7 +202,7 @@ void Server::Impl::begin_stop(Deadline deadline, bool handover) noexcept {
       each->scope_.set_deadline(drain);
   }
   // What somebody else has begun to accept stays his, whatever stops this server as well.
-  if (handover) handed_over.store(true);
+  if (to != Handover::none) handover.store(to);
   stopping.store(true);
   stop_wanted.set();
 }
@@ -205,7 +212,7 @@ void Server::Impl::fail_with(std::error_code error) noexcept {
     const std::lock_guard hold(mutex);
     if (!failure) failure = error;
   }
-  begin_stop(Deadline::now(), false);
+  begin_stop(Deadline::now());
 }
 
 Server::Impl::DrainScope::DrainScope(Impl& server) : server_(server) {

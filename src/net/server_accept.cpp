@@ -8,6 +8,8 @@
 namespace runloom::net {
 namespace {
 
+constexpr std::chrono::milliseconds kSettling{500};
+
 // The listener itself is broken. Everything else that accept reports passes, and is tried again.
 bool is_fatal(std::error_code error) noexcept {
   return error == errno_code(EBADF) || error == errno_code(EINVAL) || error == errno_code(ENOTSOCK);
@@ -68,7 +70,7 @@ void Server::Impl::accept_until_stopped(Acceptor& acceptor) {
     const Shield shield;
     take_backlog(acceptor, std::move(waiting));
   }
-  if (handed_over.load())
+  if (handover.load() != Handover::none)
     if (auto* local = std::get_if<UnixListener>(&acceptor.listener)) local->leave_file();
   acceptor.close();
 }
@@ -77,11 +79,18 @@ void Server::Impl::accept_until_stopped(Acceptor& acceptor) {
 // handlers that run, as long as the drain lasts.
 void Server::Impl::take_backlog(Acceptor& acceptor, std::optional<Accepted> waiting) {
   const DrainScope drain_scope(*this);
+  const bool tcp = std::holds_alternative<TcpListener>(acceptor.listener);
+  const bool steered = tcp && handover.load() == Handover::same_ports;
+  const bool leaves = handover.load() != Handover::none && !steered;
+  // Of a port that others listen on, too, clients that have sent their first segment are still to
+  // come in here: their handshakes take a round trip more.
+  const Deadline settled = steered ? Deadline::after(kSettling) : Deadline::now();
   // Bounded: new connections may come as fast as we take them.
-  for (int i = 0; i <= options.listen.backlog && !drain_deadline().passed(); ++i) {
+  for (int left = options.listen.backlog; left >= 0 && !drain_deadline().passed();) {
+    if (settled.passed()) --left;
     if (!waiting) {
-      if (handed_over.load() || options.backlog_at_stop == ServerOptions::Backlog::refuse) return;
-      auto accepted = accept_from(acceptor, Deadline::now());
+      if (leaves || (!steered && options.backlog_at_stop == ServerOptions::Backlog::refuse)) return;
+      auto accepted = accept_from(acceptor, settled);
       if (!accepted) return;
       if (!identify(*accepted)) continue;
       waiting = std::move(*accepted);

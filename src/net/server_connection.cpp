@@ -90,6 +90,8 @@ bool Server::Impl::read_header(Connection& connection, Accepted& accepted, Deadl
 }
 
 void Server::Impl::linger_on(Connection& connection) {
+  // Who was too slow has had his time.
+  if (connection.expired() != Connection::Expired::none) return;
   // A handler that has closed it meant that.
   if (!connection.socket_fd() && connection.wrapped_ == nullptr) return;
   ServerCounters::add(counters.lingered);

@@ -31,6 +31,7 @@
 namespace runloom::net {
 
 struct Server::Impl {
+  enum class Handover : std::uint8_t { none, same_sockets, same_ports };
   // One listening socket, and the fiber that accepts from it.
   struct Acceptor {
     std::variant<TcpListener, UnixListener> listener;
@@ -57,12 +58,13 @@ struct Server::Impl {
   // --- server_listen.cpp ---
   Result<const Scheduler*> may_listen() const;
   Result<Address> listen(const Address& address);
-  Result<Address> listen_on(OwnedFd socket, bool owns_file);
+  Result<Address> listen_on(OwnedFd socket);
   Result<Address> listen_tcp(const Address& address, const Scheduler& current);
   Result<Address> listen_unix(const Address& address);
   void add(std::variant<TcpListener, UnixListener> listener, const Address& bound, int hub);
   void place_acceptors();
   std::vector<ListenFd> listeners() const;
+  void steer_away() const noexcept;
 
   // --- server_accept.cpp ---
   static Result<Accepted> accept_from(Acceptor& acceptor, Deadline deadline);
@@ -83,7 +85,7 @@ struct Server::Impl {
 
   // --- server.cpp ---
   Result<void> serve();
-  void begin_stop(Deadline deadline, bool handed_over) noexcept;
+  void begin_stop(Deadline deadline, Handover to = Handover::none) noexcept;
   void watch_signals();
   void end_handlers();
   bool drained();
@@ -125,7 +127,7 @@ struct Server::Impl {
   enum class Phase : std::uint8_t { made, serving, ended };
   std::atomic<Phase> phase{Phase::made};
   std::atomic<bool> stopping{false};
-  std::atomic<bool> handed_over{false};
+  std::atomic<Handover> handover{Handover::none};
   Event stop_wanted;
   Event ended;
   WaitGroup stoppers;        // calls of stop() that have not left

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include "reuse_port_steering.hpp"
 #include "runloom/sched/check.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "server_impl.hpp"
@@ -54,6 +55,7 @@ Result<Address> Server::Impl::listen_tcp(const Address& address, const Scheduler
     RUNLOOM_TRY(TcpListener next, TcpListener::listen(bound, joining));
     made.push_back(std::move(next));
   }
+  if (options.listen.reuse_port) stop_steering(made.front().fd());
   int hub = 0;
   for (TcpListener& each : made)
     add(std::move(each), bound, hub++);
@@ -68,7 +70,7 @@ Result<Address> Server::Impl::listen_unix(const Address& address) {
   return bound;
 }
 
-Result<Address> Server::Impl::listen_on(OwnedFd socket, bool owns_file) {
+Result<Address> Server::Impl::listen_on(OwnedFd socket) {
   RUNLOOM_TRY(const Scheduler* current, may_listen());
   int domain = 0;
   socklen_t size = sizeof domain;
@@ -77,7 +79,7 @@ Result<Address> Server::Impl::listen_on(OwnedFd socket, bool owns_file) {
   if (plain && domain == AF_UNIX) return fail_errno(EAFNOSUPPORT);
   std::variant<TcpListener, UnixListener> listener;
   if (domain == AF_UNIX) {
-    RUNLOOM_TRY(UnixListener adopted, UnixListener::adopt(socket.number(), owns_file));
+    RUNLOOM_TRY(UnixListener adopted, UnixListener::adopt(socket.number()));
     listener = std::move(adopted);
   } else {
     RUNLOOM_TRY(TcpListener adopted, TcpListener::adopt(socket.number()));
@@ -112,6 +114,16 @@ void Server::Impl::place_acceptors() {
     });
     acceptor.spreads =
         options.placement == ServerOptions::Placement::least_loaded || (hubs > 1 && same < hubs);
+  }
+}
+
+void Server::Impl::steer_away() const noexcept {
+  for (const Acceptor& acceptor : acceptors) {
+    const auto is_same = [&](const Acceptor& each) { return each.bound == acceptor.bound; };
+    const bool first = std::none_of(acceptors.data(), &acceptor, is_same);
+    if (!first || !acceptor.bound.is_ip()) continue;
+    const auto own = std::count_if(acceptors.begin(), acceptors.end(), is_same);
+    net::steer_away(acceptor.fd(), acceptor.bound, static_cast<std::size_t>(own));
   }
 }
 

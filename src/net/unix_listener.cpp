@@ -32,22 +32,14 @@ Result<UnixListener> UnixListener::listen(const Address& address, const UnixList
   return UnixListener(std::move(fd), std::move(path));
 }
 
-Result<UnixListener> UnixListener::adopt(int fd, bool owns_file) {
+Result<UnixListener> UnixListener::adopt(int fd) {
   if (auto ok = check_socket(fd, SOCK_STREAM, true); !ok) return Unexpected{ok.error()};
-  BoundPath path;
-  if (owns_file) {
-    Address bound;
-    socklen_t size = Address::kMostSize;
-    if (::getsockname(fd, bound.fill(), &size) != 0) return fail(last_errno());
-    bound.filled(size);
-    RUNLOOM_TRY(path, BoundPath::adopt(bound));
-  }
-  auto owned = Fd::adopt(fd);
-  if (!owned) {
-    path.forget();
-    return Unexpected{owned.error()};
-  }
-  return UnixListener(std::move(*owned), std::move(path));
+  Address bound;
+  socklen_t size = Address::kMostSize;
+  if (::getsockname(fd, bound.fill(), &size) != 0) return fail(last_errno());
+  bound.filled(size);
+  RUNLOOM_TRY(Fd owned, Fd::adopt(fd));
+  return UnixListener(std::move(owned), BoundPath::adopt(bound));
 }
 
 Result<UnixStream> UnixListener::accept(Deadline deadline) {

@@ -175,7 +175,8 @@ NET_TEST(ServerListen, TakesListenersOver) {
 NET_TEST(ServerListen, RemovesAFileThatItWasGiven) {
   test::SocketDir directory;
   Server server(test::echo_connection);
-  ASSERT_TRUE(server.listen_on(OwnedFd(test::plain_bind(directory.address("s"))), true));
+  ASSERT_TRUE(server.listen_on(OwnedFd(test::plain_bind(directory.address("s")))));
+  server.claim_files();
   server.begin_stop(Deadline::now());
   EXPECT_TRUE(server.serve());
   EXPECT_EQ(directory.names(), std::vector<std::string>{});

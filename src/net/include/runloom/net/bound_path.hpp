@@ -40,15 +40,17 @@ class BoundPath {
   static Result<BoundPath> bind(int fd, const Address& address, const BindOptions& options = {},
                                 Deadline deadline = {});
 
-  // The file of a socket that another process has bound and left to this one: from now on it is
-  // removed here. Doesn't park. ENOENT when it isn't there; none for a name without a file.
-  static Result<BoundPath> adopt(const Address& address);
+  // The file of a socket that another process has bound. It is removed here from claim() on.
+  // Doesn't park. None for a name without a file, or whose file isn't there.
+  static BoundPath adopt(const Address& address);
 
   // Removes the file, if it is still the one that was made. Idempotent; any thread. Call it before
   // the socket is closed: while the socket lives nobody takes the file for a stale one.
   void remove() noexcept;
   // Leaves the file where it is from now on.
   void forget() noexcept;
+  // The file is ours to remove from now on: forget() and adopt() taken back. Any thread.
+  void claim() noexcept;
 
  private:
   struct File {

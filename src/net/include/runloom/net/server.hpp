@@ -12,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -59,9 +60,12 @@ class Server {
   // Takes a listening socket over: from listen_fds(), from a predecessor (handover.hpp), or
   // anybody. Returns where it listens. Several of one address are spread over the hubs. When it
   // fails the socket is closed: EINVAL when it does not listen, EPROTOTYPE when it is neither TCP
-  // nor a Unix stream socket, and as listen(). The file of a Unix socket is its maker's, unless
-  // `owns_file`: then it is removed at the end.
-  Result<Address> listen_on(OwnedFd socket, bool owns_file = false);
+  // nor a Unix stream socket, and as listen(). The file of a Unix socket is its maker's, until
+  // claim_files().
+  Result<Address> listen_on(OwnedFd socket);
+  // The files of the Unix sockets of listen_on() are removed at the end of serve() from now on.
+  // Any thread, until serve() returns.
+  void claim_files() noexcept;
   // Duplicates of the listening sockets, named by their addresses, for a successor. Any thread,
   // once listen() and listen_on() are done. Empty when they were closed.
   std::vector<ListenFd> listeners() const;
@@ -83,9 +87,12 @@ class Server {
   // connections are closed. Deadline::now() takes nothing more and cancels at once. Doesn't park.
   // Any thread, handlers included. The earliest `drain` of all calls counts.
   void begin_stop(Deadline drain) noexcept;
-  // As begin_stop, after somebody else has begun to accept from the same sockets: what waits in
-  // the backlogs is his, and so are the files of Unix sockets.
-  void begin_handover(Deadline drain) noexcept;
+  // As begin_stop, once a successor accepts (see handover.hpp, which calls this). Of the same
+  // sockets what waits in the backlogs is his, and so are the files of Unix sockets. If he has TCP
+  // sockets of his own on the same ports (ListenOptions::reuse_port), new connections are steered
+  // to those, and what has come here already is served; see decision 063 for what that takes.
+  enum class Successor : std::uint8_t { same_sockets, same_ports };
+  void begin_handover(Deadline drain, Successor successor = Successor::same_sockets) noexcept;
   // begin_stop, then waits until serve() is about to return. Parks, is a cancel point.
   Result<void> stop(Deadline drain);
 

@@ -116,7 +116,8 @@ struct ServerOptions {
                                                              const ConnectionInfo&, Deadline)>;
   Wrap wrap{};
   // Ends each connection by lingering_close(), within these limits, once its handler has returned:
-  // a client that is still sending reads the answer, and no reset. None: a plain close.
+  // a client that is still sending reads the answer, and no reset. Those whose time was up are
+  // closed at once. None: a plain close.
   struct Linger {
     std::chrono::milliseconds time{2000};
     std::size_t bytes = 1024 * 1024;

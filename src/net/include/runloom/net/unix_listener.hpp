@@ -39,9 +39,9 @@ class UnixListener {
   static Result<UnixListener> listen(const Address& address, const UnixListenOptions& options = {},
                                      Deadline deadline = {});
   // Takes a listening Unix stream socket over, such as one of listen_fds(). Its file, if any, is
-  // its maker's, unless `owns_file`: then close() removes it. EPROTOTYPE for another kind of
-  // socket, EINVAL when it does not listen.
-  static Result<UnixListener> adopt(int fd, bool owns_file = false);
+  // its maker's, until claim_file(). EPROTOTYPE for another kind of socket, EINVAL when it does not
+  // listen.
+  static Result<UnixListener> adopt(int fd);
 
   // False once it was closed.
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
@@ -67,6 +67,8 @@ class UnixListener {
   }
   // Leaves the file where it is from now on: it is another process's. Any thread.
   void leave_file() noexcept { path_.forget(); }
+  // close() removes the file from now on: its maker has left it to this process. Any thread.
+  void claim_file() noexcept { path_.claim(); }
   // Both parts, for whoever keeps them himself. The listener is closed then.
   std::pair<Fd, BoundPath> take() noexcept { return {std::move(fd_), std::move(path_)}; }
 
