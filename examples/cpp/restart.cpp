@@ -47,22 +47,28 @@ static Result<void> serve(net::Server& server, const net::Address& control,
     return Unexpected{predecessor.error()};
   }
 
+  // From here on what fails is told, and the service goes on.
   auto serving = spawn([&] { return server.serve(); });
+  const auto complain = [](const char* what, std::error_code error) {
+    if (error && error != Errc::cancelled)
+      std::fprintf(stderr, "%s: %s\n", what, error.message().c_str());
+  };
   if (predecessor) {
-    if (auto ready = predecessor->ready(server); !ready)
-      std::fprintf(stderr, "the predecessor is gone: %s\n", ready.error().message().c_str());
-    RUNLOOM_TRY(auto notify, net::SystemdNotify::from_environment());
-    static_cast<void>(notify.main_pid(::getpid()));
+    complain("the predecessor is gone", predecessor->ready(server).error());
+    auto notify = net::SystemdNotify::from_environment();
+    if (notify) complain("the service manager", notify->main_pid(::getpid()).error());
   }
+  auto successors = net::UnixListener::listen(control, {.bind = {.mode = 0600}});
+  if (!successors) complain("nobody can take over", successors.error());
+  JoinHandle<Result<void>> handing;
+  if (successors)
+    handing = spawn([&] { return net::await_successor(server, *successors, kDrain); });
   std::printf("listening on %s\n", at.to_string().c_str());
   std::fflush(stdout);
 
-  auto handing = spawn([&] { return net::await_successor(server, control, kDrain); });
   auto served = serving.join();
   handing.cancel();
-  const auto handed = handing.join();
-  if (!handed && handed.error() != Errc::cancelled)
-    std::fprintf(stderr, "nobody can take over: %s\n", handed.error().message().c_str());
+  if (successors) complain("nobody can take over", handing.join().error());
   return served;
 }
 

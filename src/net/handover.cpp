@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <array>
 
-#include "runloom/net/unix_listener.hpp"
 #include "runloom/sched/cancel.hpp"
 #include "runloom/sched/fiber.hpp"
 
@@ -61,6 +60,11 @@ Result<void> await_successor(Server& server, const Address& at, std::chrono::mil
                              const HandoverOptions& options) {
   RUNLOOM_TRY(UnixListener listener,
               UnixListener::listen(at, {.backlog = 8, .bind = {.mode = options.mode}}));
+  return await_successor(server, listener, drain, options);
+}
+
+Result<void> await_successor(Server& server, UnixListener& listener,
+                             std::chrono::milliseconds drain, const HandoverOptions& options) {
   for (;;) {
     RUNLOOM_TRY(UnixStream successor, listener.accept_retrying());
     if (!serve_successor(server, successor, options)) {

@@ -10,7 +10,7 @@
 //     if (predecessor) predecessor->give_to(server); else server.listen(...);
 //     auto serving = spawn([&] { return server.serve(); });
 //     if (predecessor) predecessor->ready(server);
-//     auto handing = spawn([&] { return net::await_successor(server, at, 30s); });
+//     net::await_successor(server, at, 30s);                     // on a fiber of its own
 //
 // Both ends must be the same user (or the asking one root), which the kernel tells.
 #pragma once
@@ -23,6 +23,7 @@
 #include "runloom/net/address.hpp"
 #include "runloom/net/listen_fds.hpp"
 #include "runloom/net/server.hpp"
+#include "runloom/net/unix_listener.hpp"
 #include "runloom/net/unix_stream.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
@@ -45,6 +46,10 @@ struct HandoverOptions {
 // UnixListener::listen does; what goes wrong with one successor does not end it.
 Result<void> await_successor(Server& server, const Address& at, std::chrono::milliseconds drain,
                              const HandoverOptions& options = {});
+// Likewise with a listener that is there already, for who wants to know that a successor can come;
+// it is closed when one was ready. HandoverOptions::mode is the listener's matter then.
+Result<void> await_successor(Server& server, UnixListener& listener,
+                             std::chrono::milliseconds drain, const HandoverOptions& options = {});
 
 // The process that has the listeners now, as its successor sees it.
 class Predecessor {
