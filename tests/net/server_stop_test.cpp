@@ -194,6 +194,35 @@ NET_TEST(ServerLinger, T46AClientThatNeverEndsIsLeftAtTheLimits) {
   yield_until([&] { return small->stats().active == 0; });
 }
 
+// Says goodbye to a peer that does not take it.
+class Talkative final : public Stream {
+ public:
+  explicit Talkative(std::unique_ptr<Stream> below) : below_(std::move(below)) {}
+  Result<std::size_t> read_some(std::span<std::byte> buffer, Deadline deadline) override {
+    return below_->read_some(buffer, deadline);
+  }
+  Result<std::size_t> write_some(std::span<const std::byte> data, Deadline deadline) override {
+    return below_->write_some(data, deadline);
+  }
+  Result<void> wait_readable(Deadline deadline) override { return below_->wait_readable(deadline); }
+  Result<void> shutdown_write() override { return this_fiber::sleep_for(24h); }
+  void close() noexcept override { below_->close(); }
+
+ private:
+  std::unique_ptr<Stream> below_;
+};
+
+NET_TEST(ServerLinger, T46AGoodbyeThatNobodyTakesIsBoundedToo) {
+  ServerOptions options{.linger = ServerOptions::Linger{.time = 5ms}};
+  options.wrap = [](std::unique_ptr<Stream> below, const ConnectionInfo&, Deadline) {
+    return Result<std::unique_ptr<Stream>>(std::make_unique<Talkative>(std::move(below)));
+  };
+  Serving server(answer_early, options);
+  auto client = server.connect();
+  ASSERT_TRUE(client.write_all(bytes("x")));
+  EXPECT_EQ(test::read_to_end(client).value(), "too big");
+}
+
 NET_TEST(ServerLinger, ATakenStreamIsLeftAlone) {
   std::unique_ptr<Stream> taken;
   std::atomic<bool> is_taken{false};  // the counters order nothing
