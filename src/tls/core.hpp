@@ -76,6 +76,7 @@ struct Stream::Core {
   // --- handshake.cpp ---
   Result<void> handshake(Deadline deadline);
   Result<void> run_handshake(Deadline deadline);
+  bool first_words_wanted();
   Result<void> handshake_done(Hold& hold, Deadline deadline);
   Result<void> ask_handler(Hold& hold);
 

@@ -31,7 +31,13 @@ Result<void> Stream::Core::handshake(Deadline deadline) {
 }
 
 Result<void> Stream::Core::run_handshake(Deadline deadline) {
-  for (bool filled = false;; filled = true) {
+  bool filled = false;
+  // OpenSSL takes some 50 KiB when a handshake begins. A client that says nothing gets none of it.
+  if (first_words_wanted()) {
+    if (auto more = fill(deadline); !more) return more;
+    filled = true;
+  }
+  for (;; filled = true) {
     Hold hold(lock);
     if (closed) return fail(Errc::closed);
     Step step = engine.handshake();
@@ -61,6 +67,12 @@ Result<void> Stream::Core::run_handshake(Deadline deadline) {
       return more;
     }
   }
+}
+
+bool Stream::Core::first_words_wanted() {
+  const Hold hold(lock);
+  return engine.context()->role == Role::server && engine.port().in.size() == 0 &&
+         SSL_in_before(engine.ssl()) == 1;
 }
 
 Result<void> Stream::Core::handshake_done(Hold& hold, Deadline deadline) {

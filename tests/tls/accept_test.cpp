@@ -1,6 +1,9 @@
 #include "runloom/tls/accept.hpp"
 
+#include <malloc.h>
+
 #include <chrono>
+#include <vector>
 
 #include "runloom/net/connection.hpp"
 #include "runloom/net/server.hpp"
@@ -84,6 +87,48 @@ NET_TEST(TlsAccept, AServerWrapsItsConnections) {
   EXPECT_TRUE(serving.join());
   EXPECT_EQ(server.stats().handshakes, 3u);
   EXPECT_EQ(server.stats().fault(net::ServerFault::handshake), 1u);
+}
+
+// Many that say `start` and no more: not much memory each, and all go at the deadline.
+void unfinished_handshakes(const std::string& start, std::size_t most_bytes_each) {
+  constexpr std::size_t kPeers = 300;
+  net::ServerOptions options;
+  options.wrap = tls::server_wrap(tls_world().server_context);
+  options.timeouts.handshake = kSanitized ? 5000ms : 1000ms;
+  options.report = [](const net::ServerReport&) {};
+  net::Server server([](net::Connection&) { ADD_FAILURE() << "nobody finished"; }, options);
+  const auto address = server.listen(net::Address::loopback_ipv4()).value();
+  auto serving = spawn([&] { return server.serve(); });
+  const std::size_t before = ::mallinfo2().uordblks;
+  std::vector<net::TcpStream> peers;
+  for (std::size_t i = 0; i < kPeers; ++i) {
+    peers.push_back(net::TcpStream::connect(address).value());
+    ASSERT_TRUE(peers.back().write_all(net::bytes(start)));
+  }
+  yield_until([&] { return server.stats().accepted == kPeers; });
+  ASSERT_TRUE(this_fiber::sleep_for(20ms));  // what has come is read by then
+  if (!kSanitized) {
+    EXPECT_LT((::mallinfo2().uordblks - before) / kPeers, most_bytes_each);
+  }
+  for (auto& peer : peers)
+    EXPECT_TRUE(peer.wait_readable());
+  yield_until([&] { return server.stats().active == 0; });
+  EXPECT_EQ(server.stats().timeout(net::ServerTimeout::handshake), kPeers);
+  if (!kSanitized) {
+    EXPECT_LT(::mallinfo2().uordblks, before + kPeers * 2048);
+  }
+  EXPECT_TRUE(server.stop(Deadline::after(5s)));
+  EXPECT_TRUE(serving.join());
+}
+
+NET_TEST(TlsAccept, SilentPeersCostLittleL02) {
+  unfinished_handshakes("", 24 * 1024);
+}
+
+// A record of 16 KiB is announced, with a message as large, and a part of it comes.
+NET_TEST(TlsAccept, UnfinishedHandshakesAreBoundedL02) {
+  const std::string start("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc", 9);
+  unfinished_handshakes(start + pattern(500), 96 * 1024);
 }
 
 // A peer that takes nothing does not keep a lingering close from its deadline.
