@@ -7,6 +7,7 @@
 
 #include "runloom/sched/channel.hpp"
 #include "runloom/tls/stream.hpp"
+#include "support/rendezvous.hpp"
 #include "support/tls_peer.hpp"
 #include "support/tls_test.hpp"
 
@@ -400,6 +401,30 @@ NET_TEST(TlsHandshake, AClientThatLeavesBeforeItsTicketsL14) {
   ASSERT_TRUE(peer.close_notify());
   pair.client.close();
   EXPECT_EQ(reader.join().value(), "all that I have to say");
+}
+
+// Nothing on the way has room for a byte that nobody reads: tickets wait for data to go with.
+NET_TEST(TlsHandshake, NeedsNoBufferBetweenTheSidesL14) {
+  auto old = client_options();
+  old.max_version = Version::tls1_2;
+  for (const tls::Context& context : {make_client(old), tls_world().client_context}) {
+    auto [one, two] = Rendezvous::pair();
+    auto client = Stream::client(std::move(one), context, {.host = "localhost"}).value();
+    auto server = Stream::server(std::move(two), tls_world().server_context).value();
+    auto other = spawn([&] {
+      EXPECT_TRUE(server.handshake());
+      EXPECT_EQ(read_text(server).value(), "ping");
+      EXPECT_TRUE(server.write_all(net::bytes("pong")));
+      EXPECT_EQ(read_text(server).value(), "");
+      EXPECT_TRUE(server.shutdown_write());
+    });
+    ASSERT_TRUE(client.handshake());
+    ASSERT_TRUE(client.write_all(net::bytes("ping")));
+    EXPECT_EQ(read_text(client).value(), "pong");
+    EXPECT_TRUE(client.session());
+    EXPECT_TRUE(client.shutdown());
+    EXPECT_TRUE(other.join());
+  }
 }
 
 }  // namespace
