@@ -166,7 +166,7 @@ Result<void> ask_password(const Identity& identity, IdentityText& text, std::str
 
 Result<Context> make(Role role, const ContextOptions& options, std::string* problem_out) {
   std::string problem;
-  const auto made = [&]() -> Result<Context> {
+  auto made = [&]() -> Result<Context> {
     std::vector<IdentityText> identities;
     for (const Identity& identity : options.identities) {
       RUNLOOM_TRY(IdentityText text, blocking([&] { return read_identity(identity, problem); }));
@@ -183,11 +183,11 @@ Result<Context> make(Role role, const ContextOptions& options, std::string* prob
 
 }  // namespace
 
-Result<Context> Context::client(ContextOptions options, std::string* problem) {
+Result<Context> Context::client(const ContextOptions& options, std::string* problem) {
   return make(Role::client, options, problem);
 }
 
-Result<Context> Context::server(ContextOptions options, std::string* problem) {
+Result<Context> Context::server(const ContextOptions& options, std::string* problem) {
   return make(Role::server, options, problem);
 }
 

@@ -68,7 +68,9 @@ Result<void> Stream::Core::fill(Deadline deadline) {
       if ((until.passed() || scope.timed_out()) && !deadline.passed()) continue;
       blocked_on = net::kRead;
     }
-    if (!ends_the_call_only(count.error())) read_error = count.error();
+    // Without memory nothing was taken, and the next call may have some.
+    if (!ends_the_call_only(count.error()) && count.error() != errno_code(ENOMEM))
+      read_error = count.error();
     return Unexpected{count.error()};
   }
 }

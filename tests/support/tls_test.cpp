@@ -5,12 +5,12 @@
 namespace runloom::test {
 namespace {
 
-tls::Context make(Result<tls::Context> (*maker)(tls::ContextOptions, std::string*),
-                  tls::ContextOptions options) {
+tls::Context make(Result<tls::Context> (*maker)(const tls::ContextOptions&, std::string*),
+                  const tls::ContextOptions& options) {
   tls::Context context;
   std::thread([&] {
     std::string problem;
-    auto made = maker(std::move(options), &problem);
+    auto made = maker(options, &problem);
     EXPECT_TRUE(made) << problem;
     if (made) context = *made;
   }).join();
@@ -32,13 +32,11 @@ tls::Identity identity_of(const Issued& issued) {
   return identity;
 }
 
-tls::Context make_client(tls::ContextOptions options) {
-  return make([](tls::ContextOptions o, std::string* p) { return tls::Context::client(o, p); },
-              std::move(options));
+tls::Context make_client(const tls::ContextOptions& options) {
+  return make(&tls::Context::client, options);
 }
-tls::Context make_server(tls::ContextOptions options) {
-  return make([](tls::ContextOptions o, std::string* p) { return tls::Context::server(o, p); },
-              std::move(options));
+tls::Context make_server(const tls::ContextOptions& options) {
+  return make(&tls::Context::server, options);
 }
 
 TlsWorld::TlsWorld()
@@ -50,7 +48,7 @@ TlsWorld::TlsWorld()
       client(authority.issue({.common_name = "client"})) {
   tls::ContextOptions at_server;
   at_server.identities.push_back(identity_of(server));
-  server_context = make_server(std::move(at_server));
+  server_context = make_server(at_server);
   client_context = make_client(trusting(authority));
 }
 

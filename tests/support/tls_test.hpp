@@ -27,8 +27,8 @@ tls::Identity identity_of(const Issued& issued);
 tls::ContextOptions client_options();
 tls::ContextOptions server_options();
 // Made on a thread of its own, so that nothing parks. Fails the test when it can't be made.
-tls::Context make_client(tls::ContextOptions options);
-tls::Context make_server(tls::ContextOptions options);
+tls::Context make_client(const tls::ContextOptions& options);
+tls::Context make_server(const tls::ContextOptions& options);
 
 // Two ends over TCP; the handshake is not made.
 struct TlsPair {

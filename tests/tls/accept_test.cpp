@@ -60,7 +60,7 @@ NET_TEST(TlsAccept, ASilentPeerGoesAtTheDeadlineL02) {
 NET_TEST(TlsAccept, AServerWrapsItsConnections) {
   net::ServerOptions options;
   options.wrap = tls::server_wrap(tls_world().server_context);
-  options.linger.emplace();
+  options.linger = net::ServerOptions::Linger{};
   options.report = [](const net::ServerReport&) {};
   net::Server server(
       [](net::Connection& connection) {

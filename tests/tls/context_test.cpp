@@ -15,7 +15,7 @@ using tls::Identity;
 using tls::TlsErrc;
 
 // What `problem` says of a context that can't be made.
-std::string problem_of(Result<Context> (*make)(ContextOptions, std::string*),
+std::string problem_of(Result<Context> (*make)(const ContextOptions&, std::string*),
                        const ContextOptions& options, std::error_code* error = nullptr) {
   std::string problem;
   const auto made = make(options, &problem);
@@ -188,7 +188,7 @@ FIBER_TEST(TlsContext, IsSharedByThreads) {
   std::vector<JoinHandle<void>> fibers;
   for (int i = 0; i < 8; ++i)
     fibers.push_back(spawn(
-        [&, i] {
+        [&] {
           for (int round = 0; round < 5; ++round) {
             TlsPair pair(tls_world().client_context, server);
             pair.establish();

@@ -102,8 +102,8 @@ class Context {
   // Reads the files and parses all of it on the blocking pool; parks, is a cancel point. Fails with
   // the error of a file, with TlsErrc::configuration, with what a password callable failed with;
   // `problem` then says what is wrong with which file. Off a fiber it blocks.
-  static Result<Context> client(ContextOptions options = {}, std::string* problem = nullptr);
-  static Result<Context> server(ContextOptions options, std::string* problem = nullptr);
+  static Result<Context> client(const ContextOptions& options = {}, std::string* problem = nullptr);
+  static Result<Context> server(const ContextOptions& options, std::string* problem = nullptr);
 
   // None; using it is a broken contract.
   Context() = default;
