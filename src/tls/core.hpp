@@ -63,6 +63,13 @@ class Turn {
   Result<void> got_;
 };
 
+// A reader that waits for the stream below, and that a writer may want to send what he left.
+// Guarded by the connection's lock, but for the scope's own part.
+struct ReadWait {
+  CancelScope scope;
+  bool asked = false;  // once: a later deadline in the scope would hide the earlier one
+};
+
 struct Stream::Core {
   using Step = Engine::Step;
   using Hold = std::unique_lock<Mutex>;
@@ -128,7 +135,7 @@ struct Stream::Core {
   mutable Mutex lock;
   // Guarded by lock.
   Engine engine;
-  CancelScope* parked_reader = nullptr;  // of a fill() that waits
+  ReadWait* read_wait = nullptr;  // of a fill() that waits
 };
 
 template <class Attempt>

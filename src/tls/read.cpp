@@ -39,20 +39,20 @@ Result<void> Stream::Core::fill(Deadline deadline) {
   if (ended) return Unexpected{tls_error(TlsErrc::unexpected_eof)};
   for (auto pause = kFirstRetry;; pause = std::min(pause * 2, kLastRetry)) {
     Deadline until = deadline;
-    CancelScope scope;
+    ReadWait waiting;
     {
       Hold hold(lock);
       Outbox& out = engine.port().out;
       out.try_flush(hold, *below);
       if (out.waiting() != 0 && !out.error() && !out.sending())
         until = Deadline::earlier(deadline, Deadline::after(pause));
-      parked_reader = &scope;
+      read_wait = &waiting;
     }
     Arrival arrival;
     const auto count = below->read_late(arrival, until);
     {
       const Hold hold(lock);
-      parked_reader = nullptr;
+      read_wait = nullptr;
       if (count && *count != 0) {
         engine.port().in.feed(arrival.release());
         return {};
@@ -65,7 +65,7 @@ Result<void> Stream::Core::fill(Deadline deadline) {
     if (closed) return fail(Errc::closed);
     if (count.error() == Errc::timed_out) {
       // By the wait for another try to send, and not by what the caller is bounded by.
-      if ((until.passed() || scope.timed_out()) && !deadline.passed()) continue;
+      if ((until.passed() || waiting.asked) && !deadline.passed()) continue;
       blocked_on = net::kRead;
     }
     // Without memory nothing was taken, and the next call may have some.

@@ -23,8 +23,10 @@ Result<void> Stream::Core::flush(Hold& hold, Deadline deadline) {
   if (closed) return fail(Errc::closed);
   if (sent.error() == Errc::timed_out) blocked_on = net::kWrite;
   // Nobody is left to send it but a reader, who may be waiting for the answer to it.
-  if (out.waiting() != 0 && !out.error() && !out.sending() && parked_reader)
-    parked_reader->set_deadline(Deadline::after(kFirstRetry));
+  if (out.waiting() != 0 && !out.error() && !out.sending() && read_wait && !read_wait->asked) {
+    read_wait->asked = true;
+    read_wait->scope.set_deadline(Deadline::after(kFirstRetry));
+  }
   return sent;
 }
 
