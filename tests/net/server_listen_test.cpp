@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 #include <set>
 
 #include "runloom/net/server.hpp"
@@ -36,12 +37,16 @@ NET_TEST(ServerListen, Z02ServesAUnixSocketThatOnlyItsUserMayReach) {
 
 NET_TEST(ServerListen, TellsWhoAndWhere) {
   test::SocketDir directory;
+  std::mutex mutex;
   std::vector<ConnectionInfo> seen;
   Address tcp_at, any_at;
   Serving server(
       Serving::Prepared{},
       [&](Connection& connection) {
-        seen.push_back(connection.info());
+        {
+          const std::lock_guard hold(mutex);
+          seen.push_back(connection.info());
+        }
         EXPECT_EQ(connection.tcp() != nullptr, connection.info().peer.is_ip());
         EXPECT_EQ(connection.unix_stream() != nullptr, connection.info().peer.is_unix());
         test::echo(connection);
@@ -58,6 +63,7 @@ NET_TEST(ServerListen, TellsWhoAndWhere) {
   expect_echo(tcp, "x");
   auto any = TcpStream::connect(Address::loopback_ipv4(any_at.port())).value();
   expect_echo(any, "x");
+  const std::lock_guard hold(mutex);
   ASSERT_EQ(seen.size(), 3u);
   EXPECT_EQ(seen[0].peer, Address::unix_unnamed());
   EXPECT_EQ(seen[0].local, directory.address("s"));

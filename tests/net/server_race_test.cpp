@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "runloom/net/proxy_protocol.hpp"
 #include "runloom/net/server.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/sched/fiber.hpp"
@@ -77,6 +78,74 @@ FIBER_TEST(ServerRace, StopsAtAnyMoment) {
     EXPECT_EQ(began, ended);
     EXPECT_EQ(server->stats().active, 0u);
     EXPECT_EQ(server->stats().accepted, began);
+    server.reset();
+    for (auto& client : clients)
+      EXPECT_TRUE(client.join());
+  }
+}
+
+// The same with all that a handler of Connection has around it: headers, limits of peers, short
+// deadlines, a linger, and a stop that may be a hand-over.
+FIBER_TEST(ServerRace, ConnectionsEndAtAnyMoment) {
+  test::Random random(2);
+  for (test::RaceBudget budget; !budget.spent();) {
+    ServerOptions options;
+    options.max_connections = random.below(6);
+    options.max_connections_per_peer = random.below(4);
+    options.reject_over_limit = random.one_in(2);
+    if (random.one_in(2)) options.backlog_at_stop = ServerOptions::Backlog::refuse;
+    if (random.one_in(2)) options.linger = ServerOptions::Linger{.time = 2ms};
+    const bool proxied = random.one_in(2);
+    if (proxied) options.proxy.trusted.push_back(Network::parse("127.0.0.0/8").value());
+    options.timeouts.handshake = std::chrono::milliseconds(random.below(3));
+    options.timeouts.first_byte = std::chrono::milliseconds(random.below(3));
+    options.timeouts.head = 1ms;
+    options.timeouts.write = 1ms;
+    options.cancel_grace = 1ms;
+    options.report = [](const ServerReport&) {};
+    std::atomic<std::uint64_t> inside{0};
+    std::unique_ptr<Stream> taken;
+    std::atomic<bool> takes{random.one_in(4)};
+    auto server = std::make_unique<Server>(
+        [&](Connection& connection) {
+          ++inside;
+          connection.await_request();
+          std::array<std::byte, 256> data;
+          for (;;) {
+            const auto count = connection.read_some(data);
+            if (!count || *count == 0) break;
+            connection.head_done();
+            if (!connection.write_all(std::span(data).first(*count))) break;
+            if (takes.exchange(false)) taken = connection.take();
+          }
+          --inside;
+        },
+        options);
+    const auto address = server->listen(Address::loopback_ipv4());
+    ASSERT_TRUE(address);
+    auto serving = spawn([&] { return server->serve(); });
+    std::vector<JoinHandle<void>> clients;
+    for (std::uint32_t i = 0; i < 8; ++i)
+      clients.push_back(spawn([&address, proxied, seed = random.below(1u << 30)] {
+        test::Random own(seed);
+        auto stream = TcpStream::connect(*address);
+        if (!stream) return;
+        const std::string header =
+            proxied ? proxy_v1(Address::parse("192.0.2.1:1").value(), *address) : std::string();
+        const std::string said = header + std::string(1 + own.below(300), 'x');
+        static_cast<void>(stream->write_all(bytes(said.substr(own.below(2)))));
+        if (own.one_in(2)) this_fiber::yield();
+        if (own.one_in(3)) static_cast<void>(stream->set_linger(0s));
+      }));
+    for (std::uint32_t i = random.below(40); i > 0; --i)
+      this_fiber::yield();
+    const Deadline drain = Deadline::after(1us * random.below(3000));
+    if (random.one_in(2)) server->begin_handover(drain);
+    EXPECT_TRUE(server->stop(drain));
+    EXPECT_TRUE(serving.join());
+    EXPECT_EQ(inside, 0u);
+    EXPECT_EQ(server->stats().active, 0u);
+    EXPECT_EQ(server->stats().peers, 0u);
     server.reset();
     for (auto& client : clients)
       EXPECT_TRUE(client.join());
