@@ -1,6 +1,6 @@
-// Calls on files as operations of the hub's ring. The kernel reads into the page cache without a
-// thread where the file system can, and has threads of its own for the rest: a few a processor for
-// files, whatever is in flight.
+// Calls on files as operations of the hub's ring, the network's or one of their own. The kernel
+// reads into the page cache without a thread where the file system can, and has threads of its own
+// for the rest: a few a processor for files, whatever is in flight.
 //
 // What the ring can't do on the oldest kernel supported (truncate, getdents64, copy_file_range), or
 // does otherwise (at the position), goes to the pool, and so does what it gives back undone.
@@ -13,7 +13,7 @@
 
 #include "file_engine.hpp"
 #include "hub_netpoll.hpp"
-#include "netpoll_uring.hpp"
+#include "uring.hpp"
 
 namespace runloom::net {
 namespace {
@@ -125,8 +125,9 @@ class UringFileEngine final : public FileEngine {
 
   // Null: the hub has none.
   static Uring* hub_ring() noexcept {
-    auto* const netpoll = dynamic_cast<UringNetpoll*>(hub_netpoll());
-    return netpoll && netpoll->ring().usable() ? &netpoll->ring() : nullptr;
+    if (!detail::fiber_hub()) return nullptr;
+    const auto netpoll = Netpoll::current();  // a program of files alone has not made it yet
+    return netpoll ? (*netpoll)->file_ring() : nullptr;
   }
 };
 constinit UringFileEngine uring;

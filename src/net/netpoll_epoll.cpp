@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "file_ring.hpp"
 #include "foreign_epoll.hpp"
 #include "high_fd.hpp"
 #include "readiness.hpp"
@@ -44,6 +45,14 @@ class EpollNetpoll final : public ReadinessPoll {
   std::string_view name() const noexcept override { return "epoll"; }
   int poll(std::int64_t timeout_ns) override;
   void wake() noexcept override;
+  bool wants_poll() const noexcept override { return ReadinessPoll::wants_poll() || files_.busy(); }
+  void leave_thread() noexcept override {
+    if (!inherited()) files_.leave_thread();
+  }
+  Uring* file_ring() noexcept override {
+    renew();
+    return files_.get(wake_);
+  }
   Result<void> watch(const Watcher& watcher) override;
 
  private:
@@ -67,6 +76,7 @@ class EpollNetpoll final : public ReadinessPoll {
 
   std::atomic<int> epoll_{-1};
   std::atomic<int> wake_{-1};
+  FileRing files_;
   bool nanoseconds_ = true;  // epoll_pwait2 works
   epoll_event events_[kBatch];
 };
@@ -97,6 +107,7 @@ void EpollNetpoll::close_all() noexcept {
 
 void EpollNetpoll::reopen() noexcept {
   watcher_ = {};
+  files_.abandon();
   close_all();
   open();  // else tried again by whoever needs it
 }
@@ -202,7 +213,11 @@ int EpollNetpoll::poll(std::int64_t timeout_ns) {
       return 0;
     }
   }
+  if (files_.submit() > 0 || files_.has_work()) timeout_ns = 0;
+  timeout_ns = files_.most_sleep(timeout_ns);
   const int count = wait(timeout_ns);
+  if (files_.is_blind()) [[unlikely]]
+    files_.turn();
   if (count < 0 && errno != EINTR) [[unlikely]]
     lost();
   deliver(std::max(count, 0));
@@ -224,6 +239,7 @@ void EpollNetpoll::lost() noexcept {
   watcher_ = {};  // its number may be another's, too
   epoll_ = -1;
   wake_ = -1;
+  files_.lost();
   open();
   recover();
 }
@@ -269,6 +285,7 @@ void EpollNetpoll::deliver(const epoll_event& event) noexcept {
       epoll_foreign_event(*foreign_, event);
       break;
     case EventTag::wake:
+      if (files_.busy()) files_.turn();
       break;
     case EventTag::watcher:
       if (watcher_.fd >= 0) watcher_.ready(watcher_.arg);

@@ -62,6 +62,7 @@ class UringNetpoll final : public IoLoop, public ForeignKernel, public Backend {
 
   // The ring, for whatever else a hub does with one.
   Uring& ring() noexcept { return *ring_; }
+  Uring* file_ring() noexcept override { return ring_->usable() ? ring_.get() : nullptr; }
 
  private:
   struct FiberOp;

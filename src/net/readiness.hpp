@@ -42,7 +42,7 @@ class ReadinessPoll : public IoLoop, public PollHomeOwner, public ForeignKernel,
     return *foreign_;
   }
 
-  bool wants_poll() const noexcept final {
+  bool wants_poll() const noexcept override {
     return registered_.load(std::memory_order_relaxed) != 0 || guests_ || !foreign_->empty();
   }
   void after_fork() noexcept final {

@@ -18,11 +18,14 @@ using net::File;
 using net::FileCall;
 using net::FileOp;
 
-// On a fiber of a hub with a ring.
+// On a fiber of a hub with a ring: the network's, then one beside epoll.
 void on_ring(int hubs, const std::function<void()>& body) {
-  Options options = fiber_test_options(hubs);
-  options.make_driver = driver_maker(&net::make_uring_netpoll);
-  run_fiber_test(std::move(options), body);
+  for (const auto make : {&net::make_uring_netpoll, &net::make_epoll_netpoll}) {
+    SCOPED_TRACE(make == &net::make_epoll_netpoll ? "epoll" : "io_uring");
+    Options options = fiber_test_options(hubs);
+    options.make_driver = driver_maker(make);
+    run_fiber_test(std::move(options), body);
+  }
 }
 
 #define NEEDS_IO_URING \

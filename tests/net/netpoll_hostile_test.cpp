@@ -1,5 +1,6 @@
 // The backends where others get in their way: filters of system calls, and code that closes
 // descriptors that are not its own.
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -12,8 +13,10 @@
 #include <string>
 #include <string_view>
 
+#include "runloom/net/file.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/child.hpp"
+#include "support/files.hpp"
 #include "support/net_test.hpp"
 
 namespace runloom::test {
@@ -145,6 +148,65 @@ TEST(UringHostile, FallsBackToEpoll) {
     EXPECT_EQ(line, end.out.rfind("using epoll")) << "twice: " << end.out;
     EXPECT_EQ(end.out.find("RLIMIT_MEMLOCK") != std::string::npos, err == ENOMEM) << end.out;
   }
+}
+
+// Reads that are never answered by the page cache, one after the other. 0, or where it failed.
+int read_directly(const std::string& path) {
+  for (int i = 0; i < 3; ++i) {
+    auto file = net::File::open(path, O_RDONLY | O_DIRECT);
+    if (!file || ::fcntl(file->number(), F_SETFL, 0) != 0) return 10;
+    drop_cache(path);
+    std::string text(100, '\0');
+    const auto count = file->read_at(writable(text), 5);
+    if (!count || *count != 100 || text != pattern(100, 5)) return 11;
+  }
+  return 0;
+}
+
+TEST(EpollHostile, FilesSurviveACloseOfAllDescriptors) {
+  const TempDirectory directory;
+  make_file(directory / "a", pattern(10'000));
+  const ChildEnd end = run_child([&] {
+    Options options;
+    options.make_driver = driver_maker(&net::make_epoll_netpoll);
+    int failed = 1;
+    auto ran = runloom::run(
+        [&] {
+          failed = read_directly(directory / "a");
+          if (failed != 0) return;
+          ::close_range(3, ~0u, 0);
+          failed = read_directly(directory / "a");
+        },
+        options);
+    return ran ? failed : 4;
+  });
+  EXPECT_TRUE(end.exited && end.code == 0) << end.code << " " << end.out;
+}
+
+// Where io_uring is forbidden files are on threads, and one line says so.
+TEST(EpollHostile, FilesFallBackToThreads) {
+  const TempDirectory directory;
+  make_file(directory / "a", pattern(10'000));
+  const ChildEnd end = run_child([&] {
+    if (!refuse_call(SYS_io_uring_setup, EPERM)) return kNoFilter;
+    Options options;
+    options.hubs = 2;
+    options.make_driver = driver_maker(&net::make_epoll_netpoll);
+    int failed = 1;
+    auto ran = runloom::run(
+        [&] {
+          failed = spawn([&] { return read_directly(directory / "a"); }, {.hub = 1}).join().value();
+          if (failed == 0) failed = read_directly(directory / "a");
+          if (net::file_ring_refusal().find("io_uring_setup") == std::string::npos) failed = 3;
+        },
+        options);
+    return ran ? failed : 4;
+  });
+  if (end.exited && end.code == kNoFilter) GTEST_SKIP() << "filters may not be installed here";
+  EXPECT_TRUE(end.exited && end.code == 0) << end.code << " " << end.out;
+  const auto line = end.out.find("files are on threads");
+  EXPECT_NE(line, std::string::npos) << end.out;
+  EXPECT_EQ(line, end.out.rfind("files are on threads")) << "twice: " << end.out;
 }
 
 // A wait that was under way on a descriptor that is still open goes on.

@@ -211,7 +211,8 @@ PyObject* stats(PyObject*, PyObject*) {
       !put(d, "stack_painting", PyBool_FromLong(0)) ||
       !put(d, "backend", PyUnicode_FromString("fcontext-asm")) ||
       !put(d, "netpoll", PyUnicode_FromString(netpoll_name())) ||
-      !put(d, "netpoll_fallback", PyUnicode_FromString(net::netpoll_fallback().c_str())))
+      !put(d, "netpoll_fallback", PyUnicode_FromString(net::netpoll_fallback().c_str())) ||
+      !put(d, "files_fallback", PyUnicode_FromString(net::file_ring_refusal().c_str())))
     return nullptr;
   return dict.release();
 }

@@ -189,5 +189,8 @@ Result<std::uint64_t> receive_file(const Fd& from, const File& to, off_t offset,
 // Whether this process may make an io_uring: the kernel knows it, and neither
 // kernel.io_uring_disabled nor a seccomp filter forbids it. Tried once.
 bool io_uring_available() noexcept;
+// Why the calls on files that may wait are on threads although a hub asked for a ring; empty: they
+// aren't. Any thread.
+std::string file_ring_refusal();
 
 }  // namespace runloom::net

@@ -47,6 +47,7 @@ namespace runloom::net {
 struct PollDesc;
 
 class ThreadWake;
+class Uring;
 
 // What a watcher waits for, and what it found: the `data` of its WaitNode. A watcher waits for
 // readiness beside the operations; it is claimed with its node's own code, however it ends.
@@ -114,6 +115,9 @@ class Netpoll : public Driver {
     void* arg = nullptr;
   };
   virtual Result<void> watch(const Watcher& watcher);
+
+  // The ring for operations on files, on the hub's thread; null: it has none.
+  virtual Uring* file_ring() noexcept { return nullptr; }
 
  protected:
   Netpoll() noexcept;
