@@ -239,7 +239,8 @@ NET_TEST(ServerWrap, AHandshakeThatFailsEndsItsConnectionOnly) {
   auto good = server.connect();
   ASSERT_TRUE(good.write_all(bytes("hellob")));
   EXPECT_EQ(test::read_text(good).value(), "b");
-  EXPECT_EQ(server->stats().fault(ServerFault::handshake), 1u);
+  yield_until([&] { return server->stats().fault(ServerFault::handshake) == 1; });
+  EXPECT_TRUE(server->stop(Deadline::now()));
   const std::lock_guard hold(mutex);
   EXPECT_EQ(seen, errno_code(EPROTO));
 }
@@ -277,7 +278,7 @@ NET_TEST(ServerWrap, AnExceptionEndsItsConnectionOnly) {
                                          .report = [](const ServerReport&) {}});
   auto client = server.connect();
   EXPECT_TRUE(test::reads_end(client));
-  EXPECT_EQ(server->stats().fault(ServerFault::handler_exception), 1u);
+  yield_until([&] { return server->stats().fault(ServerFault::handler_exception) == 1; });
 }
 
 TEST(ServerWrapDeathTest, IsNotForHandlersOfTcpStream) {
