@@ -12,6 +12,7 @@
 
 #include "core/config.hpp"
 #include "core/g.hpp"
+#include "runloom/net/file.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
