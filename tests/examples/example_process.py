@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -115,6 +116,19 @@ class Example:
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def files(self) -> int:
+        """Open files, sockets and pipes; not the pollers and rings that hubs keep."""
+        return sum(not link.startswith("anon_inode:") for link in open_files(self.process.pid))
+
+
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process lead to."""
+    links = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return links
 
 
 def read_all(connection: socket.socket) -> bytes:

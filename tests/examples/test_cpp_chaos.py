@@ -50,7 +50,7 @@ def endure(server: Example, talk: Talk, clients: int = CLIENTS) -> None:
     """Lets many clients talk through the chaos, then one without it."""
     with server.connect() as direct:
         talk(direct)
-    before = server.descriptors()
+    before = server.files()
     with ChaosProxy(server.port) as proxy:
 
         def one_client(_: int) -> str:
@@ -70,7 +70,7 @@ def endure(server: Example, talk: Talk, clients: int = CLIENTS) -> None:
             outcomes = list(pool.map(one_client, range(clients)))
         assert "whole" in outcomes
         assert "hurt" in outcomes  # or the proxy does nothing
-    until(lambda: server.descriptors() <= before, "closing what the chaos left")
+    until(lambda: server.files() <= before, "closing what the chaos left")
     with server.connect() as direct:
         talk(direct)
 
@@ -132,7 +132,7 @@ def test_chat_server(hubs: int) -> None:
             raise ConnectionError("reset")
 
     with Example("chat_server", hubs=hubs) as server:
-        before = server.descriptors()
+        before = server.files()
         with ChaosProxy(server.port) as proxy, ThreadPoolExecutor(16) as pool:
 
             def one_client(_: int) -> None:
@@ -143,7 +143,7 @@ def test_chat_server(hubs: int) -> None:
                         assert proxy.fault_of(client).kind in ("cut", "reset")
 
             list(pool.map(one_client, range(CLIENTS)))
-        until(lambda: server.descriptors() <= before + 8, "closing what the chaos left")
+        until(lambda: server.files() <= before + 8, "closing what the chaos left")
         with server.connect() as client:
             join(client)
 

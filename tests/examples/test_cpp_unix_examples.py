@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from example_process import LIMIT, binary, until
+from example_process import LIMIT, binary, open_files, until
 
 
 class Program:
@@ -208,11 +208,9 @@ def test_pool_spreads_connections_over_its_workers() -> None:
         for client in clients:
             client.close()
         # The acceptor keeps no connection, and the workers give theirs back.
-        folders = [f"/proc/{pid}/fd" for pid in pool.pids]
         until(
             lambda: all(
-                sum("socket" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)) == 1
-                for folder in folders
+                sum("socket" in link for link in open_files(pid)) == 1 for pid in pool.pids
             ),
             "the end of the connections",
         )
