@@ -395,31 +395,52 @@ def test_dns_refuses_what_is_beyond_its_bound() -> None:
         until(recovered, "answering again")
 
 
+def dig(port: int, name: str) -> str:
+    done = subprocess.run(
+        ["dig", "-p", str(port), "@127.0.0.1", "+short", "+tries=1", "+timeout=2", name],
+        capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    return done.stdout
+
+
+@contextmanager
+def dnsmasq(name: str, address: str) -> Iterator[int]:
+    """A dnsmasq that knows one name; gives its port when it answers."""
+    words = ["--keep-in-foreground", "--no-resolv", "--no-hosts", "--bind-interfaces"]
+    words += ["--conf-file=/dev/null", "--pid-file=", "--listen-address=127.0.0.1"]
+    for _ in range(5):  # it needs a port that is free for TCP, too
+        port = nobody()[1]
+        server = subprocess.Popen(
+            ["dnsmasq", *words, f"--port={port}", f"--address=/{name}/{address}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert server.stderr is not None
+        try:
+            end = time.monotonic() + LIMIT
+            while server.poll() is None and dig(port, name) != f"{address}\n":
+                assert time.monotonic() < end, f"dnsmasq did not answer in {LIMIT} s"
+            if server.poll() is None:
+                yield port
+                return
+            why = server.stderr.read()
+        finally:
+            server.kill()
+            server.wait()
+            server.stderr.close()
+    pytest.fail(f"dnsmasq did not start: {why}")
+
+
 @pytest.mark.skipif(shutil.which("dig") is None, reason="dig is not installed")
 @pytest.mark.skipif(shutil.which("dnsmasq") is None, reason="dnsmasq is not installed")
 def test_dns_between_dig_and_dnsmasq() -> None:
-    port = nobody()[1]
-    words = ["--keep-in-foreground", "--no-resolv", "--no-hosts", "--bind-interfaces"]
-    words += ["--conf-file=/dev/null", "--pid-file=", "--listen-address=127.0.0.1"]
-    words += [f"--port={port}", "--address=/example.test/192.0.2.9"]
-    dnsmasq = subprocess.Popen(
-        ["dnsmasq", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        with forwarder(("127.0.0.1", port)) as server:
-
-            def resolves() -> bool:
-                done = subprocess.run(
-                    ["dig", "-p", str(server.address[1]), "@127.0.0.1", "+short", "+tries=1",
-                     "www.example.test"],
-                    capture_output=True, text=True, timeout=LIMIT,
-                )  # fmt: skip
-                return done.stdout == "192.0.2.9\n"
-
-            until(resolves, "an answer of dnsmasq through the forwarder")
-    finally:
-        dnsmasq.kill()
-        dnsmasq.wait()
+    with (
+        dnsmasq("www.example.test", "192.0.2.9") as port,
+        forwarder(("127.0.0.1", port)) as server,
+    ):
+        until(
+            lambda: dig(server.address[1], "www.example.test") == "192.0.2.9\n",
+            "an answer of dnsmasq through the forwarder",
+        )
 
 
 @pytest.mark.parametrize("words", [[], ["nowhere"], ["127.0.0.1:53", "127.0.0.1:53"]])

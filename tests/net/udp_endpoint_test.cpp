@@ -263,7 +263,7 @@ NET_TEST(UdpEndpoint, ASendWaitsWhileTheBufferIsFull) {
       const auto deadline = ended_by == "deadline" ? Deadline::after(20ms) : Deadline::never();
       return client.endpoint.send_to(bytes("x"), server.address, deadline);
     });
-    until_parked(sender.handle(), WaitReason::io_write);
+    if (ended_by != "deadline") until_parked(sender.handle(), WaitReason::io_write);
     if (ended_by == "cancel") sender.cancel();
     if (ended_by == "close") client.endpoint.close();
     EXPECT_EQ(sender.join().error(), ended_by == "deadline" ? Errc::timed_out
