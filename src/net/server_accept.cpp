@@ -44,16 +44,17 @@ void Server::Impl::accept_until_stopped(Acceptor& acceptor) {
     if (accepted) {
       backoff.reset();
       if (!identify(*accepted)) continue;
-      if (options.max_connections == 0 || slots.try_acquire()) {
-        start(std::move(*accepted));
-      } else if (options.reject_over_limit) {
-        reject();
-      } else if (slots.acquire()) {
-        start(std::move(*accepted));
-      } else {
-        waiting = std::move(*accepted);
-        break;
+      if (options.max_connections != 0 && !slots.try_acquire()) {
+        if (options.reject_over_limit) {
+          reject();
+          continue;
+        }
+        if (!slots.acquire()) {
+          waiting = std::move(*accepted);
+          break;
+        }
       }
+      start(std::move(*accepted));
       continue;
     }
     if (is_end(accepted.error())) break;

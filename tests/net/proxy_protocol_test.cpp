@@ -50,7 +50,7 @@ Parsed parse_pieces(std::string_view text, std::size_t first, std::size_t then) 
   return out;
 }
 Parsed parse(std::string_view text) {
-  const Parsed whole = parse_pieces(text, text.size(), text.size());
+  Parsed whole = parse_pieces(text, text.size(), text.size());
   for (std::size_t cut = 1; cut < text.size(); ++cut) {
     const Parsed two = parse_pieces(text, cut, text.size());
     EXPECT_EQ(two.error, whole.error) << cut;

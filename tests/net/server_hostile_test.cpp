@@ -31,7 +31,7 @@ class FewDescriptors {
     const int lowest_free = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::close(lowest_free);
     rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(lowest_free + more);
+    few.rlim_cur = static_cast<rlim_t>(lowest_free) + static_cast<rlim_t>(more);
     ::setrlimit(RLIMIT_NOFILE, &few);
   }
   ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }

@@ -18,7 +18,6 @@ namespace {
 using namespace std::chrono_literals;
 using test::expect_echo;
 using test::Serving;
-using test::yield_until;
 
 NET_TEST(ServerListen, Z02ServesAUnixSocketThatOnlyItsUserMayReach) {
   test::SocketDir directory;
