@@ -1,6 +1,6 @@
 // FileRing: an io_uring for operations on files, of a hub whose network is not on one. It signals
-// the hub's own wake-up: watched by epoll(7), a ring whose completions the hub's thread has to
-// fetch itself (DEFER_TASKRUN) would not always tell.
+// the hub's own wake-up, also when it only has work for the hub's thread that leads to completions
+// (DEFER_TASKRUN), see io_uring_register_eventfd(3).
 //
 // Everything belongs to the hub's thread (I2), but where it says otherwise.
 #pragma once

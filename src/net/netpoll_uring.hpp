@@ -13,8 +13,7 @@
 // - A deadline and a cancel end the wait in the same way. After them the transfer is attempted once
 //   more without waiting, so that what has arrived meanwhile wins.
 // - A receive whose memory is asked for late gets a buffer of the ring when bytes have come, and
-// its
-//   own memory then.
+//   its own memory then.
 // - A fiber that has the hub for itself makes its system call at once: there is nothing to share an
 //   io_uring_enter(2) with.
 // - Descriptors that are not ours are watched by an epoll instance, which the ring polls: a poll

@@ -1,10 +1,13 @@
 // Calls on files as operations of the ring. What files do on it is in the tests of File, which run
 // on each backend; here is what concerns the ring alone.
+#include <unistd.h>
+
 #include <atomic>
 
 #include "file_op.hpp"
 #include "runloom/net/file.hpp"
 #include "runloom/sched/blocking.hpp"
+#include "support/child.hpp"
 #include "support/files.hpp"
 #include "support/kernel.hpp"
 #include "support/net_test.hpp"
@@ -111,6 +114,43 @@ TEST(FileEngineUring, F06WhatIsLeftEndsByItself) {
     reader.cancel();
     EXPECT_EQ(reader.join().error(), Errc::cancelled);
   });
+}
+
+// Other code closes the eventfd by which the ring tells epoll of completions: one in flight is
+// heard of all the same, and the next calls have a ring again.
+TEST(FileEngineUring, ACompletionComesAfterACloseOfAllDescriptors) {
+  NEEDS_IO_URING;
+  const TempDirectory directory;
+  make_file(directory / "a", pattern(10'000));
+  const ChildEnd end = run_child([&] {
+    Options options;
+    options.make_driver = driver_maker(&net::make_epoll_netpoll);
+    int failed = 1;
+    const auto ran = runloom::run(
+        [&] {
+          int pipe[2];
+          if (::pipe2(pipe, O_CLOEXEC) != 0) return;
+          auto reader = spawn([&] {
+            auto op = read_of(pipe[0]);
+            return net::run_or_leave(op, {});
+          });
+          until_parked(reader.handle(), WaitReason::blocking);
+          if (!this_fiber::sleep_for(std::chrono::milliseconds(1))) return;  // the kernel has it
+          ::close_range(3, ~0u, 0);  // also the pipe's other end: the read meets the end
+          const auto ended = reader.join();
+          if (!ended || *ended != 0) {
+            failed = 2;
+            return;
+          }
+          const File file = never_instant(directory / "a");
+          std::string text(100, '\0');
+          const auto count = file.read_at(writable(text), 5);
+          failed = count && *count == 100 && text == pattern(100, 5) ? 0 : 3;
+        },
+        options);
+    return ran ? failed : 4;
+  });
+  EXPECT_TRUE(end.exited && end.code == 0) << end.code << " " << end.out;
 }
 
 // One outcome each, whichever comes first; the memory of what was left is the operation's own.

@@ -2,8 +2,9 @@
 //
 //     RUNLOOM_TRY(auto context, tls::Context::client());
 //     RUNLOOM_TRY(auto tcp, net::TcpStream::connect(address));
-//     RUNLOOM_TRY(auto stream, tls::Stream::client(std::move(tcp), context, {.host =
-//     "example.org"})); if (auto ok = stream.handshake(Deadline::after(10s)); !ok) return ok;
+//     tls::ClientOptions options{.host = "example.org"};
+//     RUNLOOM_TRY(auto stream, tls::Stream::client(std::move(tcp), context, options));
+//     if (auto ok = stream.handshake(Deadline::after(10s)); !ok) return ok;
 //
 // All calls but close() and those that say so may park and are cancel points, on fibers and on OS
 // threads. One fiber may read while another writes, also on two hubs; further readers and writers
