@@ -28,11 +28,13 @@ Result<void> check_type(int fd) noexcept {
   return fail_errno(ESPIPE);
 }
 
+// An open with one of these makes a file, or empties one.
+constexpr int kChanges = O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
+
 // As openat(2), if the kernel has all it takes in memory: EAGAIN if not, or if it can't tell.
 int open_now(int directory, const char* path, int flags) noexcept {
-  constexpr int kCreates = O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
   static std::atomic<bool> is_missing{false};
-  if ((flags & kCreates) == 0 && !pool_is_preferred() &&
+  if ((flags & kChanges) == 0 && !pool_is_preferred() &&
       !is_missing.load(std::memory_order_relaxed)) {
     open_how how{};
     how.flags = static_cast<std::uint64_t>(flags);
@@ -59,7 +61,9 @@ Result<int> open_anywhere(int directory, FileUse use, std::string path, int flag
   op->path = std::move(path);
   op->flags = flags;
   op->mode = mode;
-  RUNLOOM_TRY(const long fd, run_or_leave(op, deadline));
+  // Who gave up an open that makes a file, or empties one, must not find that done later.
+  const bool changes = (flags & kChanges) != 0;
+  RUNLOOM_TRY(const long fd, changes ? run_waiting(*op, deadline) : run_or_leave(op, deadline));
   return static_cast<int>(fd);
 }
 

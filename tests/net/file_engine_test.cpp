@@ -118,6 +118,19 @@ NET_TEST(FileEngine, AnOpenThatWasLeftClosesItsFile) {
   yield_until([&] { return descriptors() == before; });
 }
 
+// A file that appears after its maker was told that it had been cancelled is nobody's.
+NET_TEST(FileEngine, AnOpenThatMakesAFileIsWaitedFor) {
+  const OnPool on_pool;
+  const TempDirectory directory;
+  Hold hold(Call::openat);
+  auto maker = spawn([&] { return File::open(directory / "a", O_WRONLY | O_CREAT, 0600); });
+  yield_until([&] { return hold.held() == 1; });
+  maker.cancel();
+  hold.release();
+  EXPECT_TRUE(maker.join().has_value());
+  EXPECT_TRUE(std::filesystem::exists(directory / "a"));
+}
+
 NET_TEST(FileEngine, WhatWaitsForATurnIsTakenBack) {
   const OnPool on_pool;
   const SlowFile slow;

@@ -9,9 +9,9 @@
 // Everything that parks is a cancel point. Outcomes, by precedence: something moved > closed >
 // cancelled > timed out. A deadline that has passed still reads what is in memory. What a cancel
 // or a deadline ends has not happened, except that a sync may still come to pass. Calls that
-// change something (writes, truncate, rename, reads at the position) can't be taken back once the
-// kernel works on them: the fiber then stays for the end of the piece that is under way, a
-// megabyte at most, and the result counts. All others leave at once.
+// change something (writes, truncate, rename, reads at the position, an open with O_CREAT or
+// O_TRUNC) can't be taken back once the kernel works on them: the fiber then stays for the end of
+// the piece that is under way, a megabyte at most, and the result counts. All others leave at once.
 // See docs/decisions/040-what-a-cancelled-file-operation-leaves-behind.md.
 //
 // Fails with the errno of the system call, EINVAL for a path with a zero byte, Errc::closed for a
