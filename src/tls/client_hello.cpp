@@ -70,7 +70,7 @@ std::vector<std::string> protocols(std::span<const unsigned char> bytes) {
 }  // namespace
 
 int Engine::on_client_hello(int* alert) noexcept {
-  if (!context_->on_client_hello && hello_state_ == Hello::none) return SSL_CLIENT_HELLO_SUCCESS;
+  if (!hello_handler() && hello_state_ == Hello::none) return SSL_CLIENT_HELLO_SUCCESS;
   switch (hello_state_) {
     case Hello::none:
       try {

@@ -139,7 +139,7 @@ Result<StatePtr> build(Role role, const ContextOptions& options,
   if (auto ok = set_alpn(*state, options, problem); !ok) return Unexpected{ok.error()};
   if (!set_sessions(context, role, options)) return refuse(problem, "sessions can't be set up");
   SSL_CTX_set_msg_callback(context, &on_message);
-  if (role == Role::server && options.on_client_hello)
+  if (role == Role::server)  // a connection may have a handler of its own
     SSL_CTX_set_client_hello_cb(context, &on_client_hello, nullptr);
   state->ignore_truncation = options.ignore_truncation;
   state->on_client_hello = options.on_client_hello;

@@ -201,12 +201,11 @@ Result<void> trust(SSL_CTX* context, Role role, const ContextOptions& options,
     if (SSL_CTX_load_verify_dir(context, options.ca_path.c_str()) != 1)
       return refuse(problem, options.ca_path + ": the roots can't be used");
   }
-  if (any) return {};
-  if (role == Role::client) {
-    if (options.system_roots && SSL_CTX_set_default_verify_paths(context) != 1)
-      return refuse(problem, "the system's roots can't be used");
-    return {};
-  }
+  const bool system =
+      options.add_system_roots || (!any && role == Role::client && options.system_roots);
+  if (system && SSL_CTX_set_default_verify_paths(context) != 1)
+    return refuse(problem, "the system's roots can't be used");
+  if (any || system || role == Role::client) return {};
   problem = "client certificates are asked for, and no root to verify them is named";
   return Unexpected{tls_error(TlsErrc::configuration)};
 }

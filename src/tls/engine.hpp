@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "cipher_bio.hpp"
 #include "context_state.hpp"
@@ -60,6 +61,14 @@ class Engine {
 
   // Of the last handshake() that wanted it. A null context keeps the one that is; an alert refuses.
   const ClientHello& hello() const noexcept { return hello_; }
+  // Who is asked: the connection's own handler, else the context's; empty: nobody. Set before the
+  // handshake begins.
+  const ClientHelloHandler& hello_handler() const noexcept {
+    return own_hello_handler_ ? own_hello_handler_ : context_->on_client_hello;
+  }
+  void set_hello_handler(ClientHelloHandler handler) noexcept {
+    own_hello_handler_ = std::move(handler);
+  }
   void answer_hello(std::shared_ptr<const Context::State> context, int alert) noexcept;
 
   std::error_code error() const noexcept { return error_; }
@@ -103,6 +112,7 @@ class Engine {
   Hello hello_state_ = Hello::none;
   int hello_alert_ = 0;
   ClientHello hello_;
+  ClientHelloHandler own_hello_handler_;
   std::unique_ptr<SSL_SESSION, FreeSession> session_;
 };
 

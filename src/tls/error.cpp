@@ -107,6 +107,34 @@ int tls_detail(std::error_code error) noexcept {
   return error.category() == tls_category() ? error.value() & kDetailMask : 0;
 }
 
+std::string reason_of(std::error_code error) {
+  const auto of_ssl = [](int reason) {
+    const char* const text =
+        ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, static_cast<unsigned long>(reason)));
+    return std::string(text ? text : "");
+  };
+  if (error.category() != tls_category()) return {};
+  const int detail = tls_detail(error);
+  switch (kind_of(error.value())) {
+    case TlsErrc::alert:
+      return of_ssl(SSL_AD_REASON_OFFSET + detail);
+    case TlsErrc::certificate:
+      return of_ssl(SSL_R_CERTIFICATE_VERIFY_FAILED);
+    case TlsErrc::unexpected_eof:
+      return of_ssl(SSL_R_UNEXPECTED_EOF_WHILE_READING);
+    case TlsErrc::data_after_close_notify:
+      return of_ssl(SSL_R_APPLICATION_DATA_AFTER_CLOSE_NOTIFY);
+    case TlsErrc::write_ended:
+      return of_ssl(SSL_R_PROTOCOL_IS_SHUTDOWN);
+    default:
+      return detail == 0 ? std::string() : reason_text(detail);
+  }
+}
+
+std::string verify_message_of(std::error_code error) {
+  return error == TlsErrc::certificate ? X509_verify_cert_error_string(tls_detail(error)) : "";
+}
+
 std::error_condition make_error_condition(TlsErrc kind) noexcept {
   return {static_cast<int>(kind), tls_category()};
 }

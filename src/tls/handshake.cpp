@@ -89,7 +89,7 @@ Result<void> Stream::Core::handshake_done(Hold& hold, Deadline deadline) {
 
 // The handler runs without the lock, and may park.
 Result<void> Stream::Core::ask_handler(Hold& hold) {
-  const auto& handler = engine.context()->on_client_hello;
+  const ClientHelloHandler& handler = engine.hello_handler();
   hold.unlock();
   struct Refuse {
     Core& core;

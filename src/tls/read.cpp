@@ -106,7 +106,9 @@ Result<std::size_t> Stream::Core::read_late(net::RecvBuffer& buffer, Deadline de
     std::size_t pending = 0;
     Step step = engine.peek(pending);
     if (step != Step::done) return step;
-    const std::span<std::byte> memory = buffer.take_for(pending);
+    const std::size_t room = buffer.room();
+    const std::size_t wanted = room == 0 ? pending : std::min(pending, room);
+    const std::span<std::byte> memory = buffer.take_for(wanted);
     no_memory = memory.empty();
     if (no_memory) return Step::done;
     step = engine.read(memory, count);

@@ -44,6 +44,7 @@ Result<Stream> Stream::server(std::unique_ptr<net::Stream> below, const Context&
   if (context.state()->role != Role::server) return Unexpected{tls_error(TlsErrc::configuration)};
   RUNLOOM_TRY(auto core, Core::make(std::move(below), context.state(), {}, nullptr,
                                     std::move(options.received)));
+  core->engine.set_hello_handler(std::move(options.on_client_hello));
   return Stream(std::move(core));
 }
 

@@ -38,6 +38,20 @@ std::string Stream::cipher() const {
   return cipher ? SSL_CIPHER_get_name(cipher) : "";
 }
 
+int Stream::cipher_bits() const {
+  if (!established()) return 0;
+  const Core::Hold hold(core_->lock);
+  const SSL_CIPHER* const cipher = SSL_get_current_cipher(core_->engine.ssl());
+  return cipher ? SSL_CIPHER_get_bits(cipher, nullptr) : 0;
+}
+
+std::size_t Stream::pending() const {
+  if (!established()) return 0;
+  const Core::Hold hold(core_->lock);
+  std::size_t count = 0;
+  return core_->engine.peek(count) == Engine::Step::done ? count : 0;
+}
+
 std::string Stream::alpn() const {
   if (!established()) return {};
   const Core::Hold hold(core_->lock);

@@ -69,10 +69,11 @@ tls::ContextOptions server_options() {
 TlsPair::TlsPair() : TlsPair(tls_world().client_context, tls_world().server_context) {}
 
 TlsPair::TlsPair(const tls::Context& client_context, const tls::Context& server_context,
-                 tls::ClientOptions options) {
+                 tls::ClientOptions options, tls::ServerOptions server_stream_options) {
   TcpPair pair;
   auto at_client = tls::Stream::client(std::move(pair.client), client_context, std::move(options));
-  auto at_server = tls::Stream::server(std::move(pair.server), server_context);
+  auto at_server =
+      tls::Stream::server(std::move(pair.server), server_context, std::move(server_stream_options));
   EXPECT_TRUE(at_client) << at_client.error().message();
   EXPECT_TRUE(at_server) << at_server.error().message();
   if (!at_client || !at_server) return;

@@ -34,7 +34,8 @@ tls::Context make_server(const tls::ContextOptions& options);
 struct TlsPair {
   TlsPair();
   TlsPair(const tls::Context& client_context, const tls::Context& server_context,
-          tls::ClientOptions options = {.host = "localhost"});
+          tls::ClientOptions options = {.host = "localhost"},
+          tls::ServerOptions server_stream_options = {});
   // Both sides of it at a time.
   struct Handshakes {
     Result<void> client;

@@ -63,6 +63,35 @@ FIBER_TEST(TlsContext, ReadsFiles) {
   }
 }
 
+// SSL_CERT_FILE stands for the system's roots.
+FIBER_TEST(TlsContext, TheSystemsRootsMayStandBesideOthers) {
+  const TempDirectory dir;
+  make_file((dir / "system.pem"), tls_world().authority.pem());
+  ASSERT_EQ(::setenv("SSL_CERT_FILE", (dir / "system.pem").c_str(), 1), 0);
+  ContextOptions options;
+  options.ca_pem = tls_world().stranger.pem();
+  const Context without = make_client(options);
+  options.add_system_roots = true;
+  const Context with_them = make_client(options);
+  ContextOptions mutual = server_options();
+  mutual.client_certificates = tls::ClientCertificates::required;
+  mutual.add_system_roots = true;
+  const Context server = make_server(mutual);
+  ::unsetenv("SSL_CERT_FILE");
+  {
+    TlsPair pair(without, tls_world().server_context);
+    EXPECT_EQ(pair.handshake().client.error(), TlsErrc::certificate);
+  }
+  {
+    TlsPair pair(with_them, tls_world().server_context);
+    pair.establish();
+  }
+  auto known = client_options();
+  known.identities.push_back(identity_of(tls_world().client));
+  TlsPair pair(make_client(known), server);
+  pair.establish();
+}
+
 FIBER_TEST(TlsContext, NamesTheFileThatItFailedWith) {
   const TempDirectory dir;
   const Issued& issued = tls_world().server;

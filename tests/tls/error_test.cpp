@@ -27,5 +27,15 @@ TEST(TlsError, SaysWhatFailed) {
     EXPECT_NE(tls_error(static_cast<TlsErrc>(kind)).message(), "unknown TLS error");
 }
 
+TEST(TlsError, HasTheNameThatOtherProgramsReport) {
+  EXPECT_EQ(reason_of(tls_error(TlsErrc::alert, 48)), "tlsv1 alert unknown ca");
+  EXPECT_EQ(reason_of(tls_error(TlsErrc::certificate, 62)), "certificate verify failed");
+  EXPECT_EQ(reason_of(tls_error(TlsErrc::unexpected_eof)), "unexpected eof while reading");
+  EXPECT_EQ(reason_of(tls_error(TlsErrc::flood)), "");
+  EXPECT_EQ(reason_of(std::error_code(48, std::system_category())), "");
+  EXPECT_EQ(verify_message_of(tls_error(TlsErrc::certificate, 62)), "hostname mismatch");
+  EXPECT_EQ(verify_message_of(tls_error(TlsErrc::alert, 62)), "");
+}
+
 }  // namespace
 }  // namespace runloom::tls

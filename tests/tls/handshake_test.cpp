@@ -297,6 +297,25 @@ NET_TEST(TlsHandshake, TheHelloIsAnsweredByAFiberL20) {
   }
 }
 
+NET_TEST(TlsHandshake, AConnectionMayHaveAHandlerOfItsOwn) {
+  tls::ContextOptions options = server_options();
+  options.on_client_hello = [](const tls::ClientHello&) -> Result<std::optional<tls::Context>> {
+    ADD_FAILURE() << "the context's handler was asked";
+    return fail(Errc::closed);
+  };
+  for (const tls::Context& server : {make_server(options), tls_world().server_context}) {
+    std::string name;
+    TlsPair pair(tls_world().client_context, server, {.host = "localhost"},
+                 {.on_client_hello = [&](const tls::ClientHello& hello) {
+                   name = hello.server_name;
+                   return Result<std::optional<tls::Context>>(std::nullopt);
+                 }});
+    pair.establish();
+    EXPECT_EQ(name, "localhost");
+    EXPECT_GE(pair.client.cipher_bits(), 128);
+  }
+}
+
 NET_TEST(TlsHandshake, AHandlerMayKeepItsContext) {
   auto options = server_options();
   options.on_client_hello = [](const tls::ClientHello&) -> Result<std::optional<tls::Context>> {

@@ -328,7 +328,9 @@ NET_TEST(TlsStream, ReadLateTakesMemoryForWhatIsThere) {
       ++taken;
       return std::as_writable_bytes(std::span(memory));
     }
+    std::size_t room() const noexcept override { return most; }
     void give_back(std::ptrdiff_t count) noexcept override { last = count; }
+    std::size_t most = 0;
     std::string memory;
     int taken = 0;
     std::ptrdiff_t last = -2;
@@ -345,9 +347,18 @@ NET_TEST(TlsStream, ReadLateTakesMemoryForWhatIsThere) {
   EXPECT_EQ(buffer.taken, 1);
   EXPECT_EQ(buffer.last, 5);
   EXPECT_EQ(pair.client.read_late(buffer, Deadline::now()).error(), Errc::timed_out);
+  // No more than there is room for.
+  buffer.most = 3;
+  ASSERT_TRUE(pair.server.write_all(net::bytes("hello")));
+  EXPECT_EQ(pair.client.read_late(buffer).value(), 3u);
+  EXPECT_EQ(buffer.memory, "hel");
+  EXPECT_EQ(pair.client.pending(), 2u);
+  EXPECT_EQ(pair.client.read_late(buffer).value(), 2u);
+  EXPECT_EQ(buffer.memory, "lo");
+  EXPECT_EQ(pair.client.pending(), 0u);
   ASSERT_TRUE(pair.server.shutdown_write());
   EXPECT_EQ(pair.client.read_late(buffer).value(), 0u);
-  EXPECT_EQ(buffer.taken, 1);
+  EXPECT_EQ(buffer.taken, 3);
 }
 
 NET_TEST(TlsStream, BuffersAreWrittenInOrder) {

@@ -67,6 +67,7 @@ struct ContextOptions {
   bool check_host = true;  // the client: that the certificate is for the host
   // Whom to trust. `system_roots` counts for a client only, and only when no other is named.
   bool system_roots = true;
+  bool add_system_roots = false;  // beside those that are named, and of a server, too
   std::string ca_pem{};
   std::string ca_file{};
   std::string ca_path{};  // a folder with hashed names, see openssl-rehash(1)

@@ -6,6 +6,7 @@
 // of Context::make() add what a code can't hold: the host, the file.
 #pragma once
 
+#include <string>
 #include <system_error>
 
 namespace runloom::tls {
@@ -41,6 +42,12 @@ const std::error_category& tls_category() noexcept;
 std::error_code tls_error(TlsErrc kind, int detail = 0) noexcept;
 // The detail of a code, 0 for codes of other categories.
 int tls_detail(std::error_code error) noexcept;
+
+// OpenSSL's name of what failed, as other programs report it: "wrong version number", "tlsv1 alert
+// unknown ca"; empty when OpenSSL has none. Any thread.
+std::string reason_of(std::error_code error);
+// Of a code of TlsErrc::certificate: what the check said, "certificate has expired"; else empty.
+std::string verify_message_of(std::error_code error);
 
 // For comparisons, whatever the detail.
 std::error_condition make_error_condition(TlsErrc kind) noexcept;

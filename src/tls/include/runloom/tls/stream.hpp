@@ -55,6 +55,8 @@ struct ClientOptions {
 };
 struct ServerOptions {
   std::string received{};  // as above
+  // Asked in place of the context's own.
+  ClientHelloHandler on_client_hello{};
 };
 
 using Bytes = std::vector<std::byte>;
@@ -127,6 +129,7 @@ class Stream final : public net::Stream {
   bool established() const noexcept;
   std::optional<Version> version() const;
   std::string cipher() const;       // "TLS_AES_256_GCM_SHA384"
+  int cipher_bits() const;          // of its key; 0 before the handshake
   std::string alpn() const;         // the protocol, empty: none
   std::string server_name() const;  // that the client asked for
   bool session_reused() const;
@@ -143,6 +146,8 @@ class Stream final : public net::Stream {
                                        std::size_t size) const;
   // What an error of this stream means: its message, with the host where that matters.
   std::string explain(std::error_code error) const;
+  // Bytes that a read has ready without asking the stream below. Doesn't park.
+  std::size_t pending() const;
   // The direction, kRead or kWrite, in which the last call that timed out waited for the stream
   // below. For callers that wait for it themselves.
   unsigned blocked_on() const noexcept;
