@@ -47,18 +47,20 @@ ServerTimeout counted(Connection::Expired which) noexcept {
 }  // namespace
 
 Connection::Connection(std::variant<TcpStream, UnixStream> socket, ConnectionInfo info,
-                       const ServerTimeouts& timeouts, ServerCounters& counters)
+                       const ServerTimeouts& timeouts, ServerCounters& counters,
+                       const std::atomic<bool>& stopping)
     : socket_(std::move(socket)),
       stream_(std::visit([](Stream& each) { return &each; }, socket_)),
       info_(std::move(info)),
       timeouts_(timeouts),
-      counters_(counters) {}
+      counters_(counters),
+      stopping_(stopping) {}
 
 // ---------------------------------------------------------------- where the handler stands
 
-void Connection::await_request() noexcept {
-  read_until_ = after(first_ ? timeouts_.first_byte : timeouts_.idle);
-  phase_ = Phase::await;
+void Connection::await_request(bool begun) noexcept {
+  read_until_ = after(begun ? timeouts_.head : first_ ? timeouts_.first_byte : timeouts_.idle);
+  phase_ = begun ? Phase::head : Phase::await;
   bounds_writes_ = timeouts_.write.count() != 0;
   write_left_ns_ = to_ns(timeouts_.write);
 }
@@ -96,11 +98,37 @@ Connection::Limit Connection::read_limit() noexcept {
   return {};
 }
 
+// A request that is there when the stop comes is read: bytes win over a cancel.
+template <class Call>
+auto Connection::until_stop(Deadline deadline, Call&& call) {
+  if (phase_ != Phase::await || first_) return call(deadline);
+  CancelScope scope;
+  {
+    const std::lock_guard hold(idle_mutex_);
+    idle_ = &scope;
+  }
+  // Who set it before it could see the scope leaves the scope to us, and everybody else sees it.
+  if (stopping_.load()) scope.cancel();
+  auto result = call(deadline);
+  {
+    const std::lock_guard hold(idle_mutex_);
+    idle_ = nullptr;
+  }
+  if (!result && result.error() == Errc::cancelled && scope.cancelled())
+    result = fail(Errc::closed);
+  return result;
+}
+
+void Connection::stop_idle() noexcept {
+  const std::lock_guard hold(idle_mutex_);
+  if (idle_) idle_->cancel();
+}
+
 template <class Call>
 Result<std::size_t> Connection::read(Deadline deadline, Call&& call) {
   if (phase_ == Phase::unbounded) return call(deadline);
   const Limit limit = read_limit();
-  auto count = call(Deadline::earlier(deadline, limit.deadline));
+  auto count = until_stop(Deadline::earlier(deadline, limit.deadline), call);
   if (phase_ == Phase::body)
     body_left_ns_ = std::max<std::int64_t>(0, limit.deadline.ns() - monotonic_ns());
   if (!count) {
@@ -128,7 +156,8 @@ Result<std::size_t> Connection::read_late(RecvBuffer& buffer, Deadline deadline)
 Result<void> Connection::wait_readable(Deadline deadline) {
   if (phase_ == Phase::unbounded) return stream_->wait_readable(deadline);
   const Limit limit = read_limit();
-  auto ready = stream_->wait_readable(Deadline::earlier(deadline, limit.deadline));
+  auto ready = until_stop(Deadline::earlier(deadline, limit.deadline),
+                          [&](Deadline until) { return stream_->wait_readable(until); });
   if (phase_ == Phase::body)
     body_left_ns_ = std::max<std::int64_t>(0, limit.deadline.ns() - monotonic_ns());
   if (!ready && ready.error() == Errc::timed_out && !(deadline < limit.deadline) &&

@@ -17,17 +17,15 @@ const Fd& fd_of(const std::variant<TcpStream, UnixStream>& socket) noexcept {
 
 void Server::Impl::run(Accepted accepted) {
   std::exception_ptr exception;
-  {
-    const SocketList::Entry entry(sockets, fd_of(accepted.socket));
-    try {
-      if (plain) {
-        plain(std::get<TcpStream>(std::move(accepted.socket)));
-      } else {
-        run_full(accepted);
-      }
-    } catch (...) {
-      exception = std::current_exception();
+  try {
+    if (plain) {
+      const SocketList::Entry entry(sockets, fd_of(accepted.socket));
+      plain(std::get<TcpStream>(std::move(accepted.socket)));
+    } else {
+      run_full(accepted);
     }
+  } catch (...) {
+    exception = std::current_exception();
   }
   if (exception) faults.add(ServerFault::handler_exception, {}, accepted.peer, exception);
   accepted.ticket = {};
@@ -39,7 +37,9 @@ void Server::Impl::run_full(Accepted& accepted) {
   ConnectionInfo info{.peer = accepted.peer, .local = from.bound, .listener = from.index};
   if (from.any_address)
     if (const auto local = address_of(fd_of(accepted.socket), &::getsockname)) info.local = *local;
-  Connection connection(std::move(accepted.socket), std::move(info), options.timeouts, counters);
+  Connection connection(std::move(accepted.socket), std::move(info), options.timeouts, counters,
+                        stopping);
+  const SocketList::Entry entry(sockets, connection.socket_fd(), &connection);
   if (!prepare(connection, accepted)) return;
   full(connection);
   if (options.linger && !connection.taken_) linger_on(connection);

@@ -1,9 +1,11 @@
-// The sockets of the handlers that run, to close them when nothing else helps.
+// The sockets of the handlers that run, to close them when nothing else helps, and the connections
+// that may be waiting for a further request when the server stops.
 #pragma once
 
 #include <cstdint>
 #include <mutex>
 
+#include "runloom/net/connection.hpp"
 #include "runloom/net/fd.hpp"
 #include "runloom/sched/mutex.hpp"
 
@@ -14,7 +16,8 @@ class SocketList {
   // On the handler's fiber, for as long as it runs.
   class Entry {
    public:
-    Entry(SocketList& list, const Fd& socket) : list_(list), socket_(socket) {
+    Entry(SocketList& list, const Fd& socket, Connection* connection = nullptr)
+        : list_(list), socket_(socket), connection_(connection) {
       const std::lock_guard hold(list_.mutex_);
       next_ = list_.head_;
       if (next_) next_->prev_ = this;
@@ -33,6 +36,7 @@ class SocketList {
     friend class SocketList;
     SocketList& list_;
     const Fd::Weak socket_;
+    Connection* const connection_;  // outlives the entry
     Entry* prev_ = nullptr;
     Entry* next_ = nullptr;
   };
@@ -45,6 +49,13 @@ class SocketList {
     for (const Entry* entry = head_; entry; entry = entry->next_, ++count)
       entry->socket_.close();
     return count;
+  }
+
+  // Those that wait between two requests now; the connections see for themselves later on.
+  void stop_idle() {
+    const std::lock_guard hold(mutex_);
+    for (const Entry* entry = head_; entry; entry = entry->next_)
+      if (entry->connection_) entry->connection_->stop_idle();
   }
 
  private:

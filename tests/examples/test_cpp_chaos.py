@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from certificates import Pki
 from chaos_proxy import ChaosProxy
 from example_process import LIMIT, ROOT, Example, binary, read_all, read_exactly, until
 
@@ -164,24 +165,8 @@ def test_restart(hubs: int, tmp_path: Path) -> None:
         endure(server, talk)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("certificate")
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-         "-keyout", key, "-out", cert],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
-def secure_echo(cert: str) -> Talk:
-    context = ssl.create_default_context(cafile=cert)
+def secure_echo(roots: str) -> Talk:
+    context = ssl.create_default_context(cafile=roots)
 
     def talk(client: socket.socket) -> None:
         with context.wrap_socket(client.dup(), server_hostname="localhost") as secure:
@@ -193,18 +178,20 @@ def secure_echo(cert: str) -> Talk:
 
 
 @HUBS
-def test_tls_echo(hubs: int, certificate: tuple[str, str]) -> None:
-    with Example("tls_echo", *certificate, hubs=hubs) as server:
-        endure(server, secure_echo(certificate[0]), clients=CLIENTS // 2)
+def test_tls_echo(hubs: int, pki: Pki) -> None:
+    with Example("tls_echo", *pki.server_arguments(False), hubs=hubs) as server:
+        endure(server, secure_echo(pki.roots), clients=CLIENTS // 2)
 
 
 @HUBS
-def test_tls_proxy(hubs: int, certificate: tuple[str, str]) -> None:
+def test_tls_proxy(hubs: int, pki: Pki) -> None:
     with (
         Example("echo_server") as server,
-        Example("tls_proxy", f"127.0.0.1:{server.port}", *certificate, hubs=hubs) as proxy,
+        Example(
+            "tls_proxy", f"127.0.0.1:{server.port}", *pki.server_arguments(False), hubs=hubs
+        ) as proxy,
     ):
-        endure(proxy, secure_echo(certificate[0]), clients=CLIENTS // 2)
+        endure(proxy, secure_echo(pki.roots), clients=CLIENTS // 2)
 
 
 # ---- a slow link with loss ----

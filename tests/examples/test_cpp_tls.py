@@ -14,11 +14,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import pytest
+from certificates import Pki
 from example_process import Example, binary, read_exactly, until
 
 FULL = os.environ.get("RUNLOOM_FULL") == "1"
@@ -28,53 +28,6 @@ pytestmark = pytest.mark.timeout(3 * LIMIT)
 VERSIONS = pytest.mark.parametrize("version", ["1.2", "1.3"])
 CERTIFICATES = pytest.mark.parametrize("mutual", [False, True], ids=["plain", "mutual"])
 OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-
-
-@dataclass
-class Pki:
-    roots: str
-    certificate: str
-    key: str
-    client_certificate: str
-    client_key: str
-
-    def server_arguments(self, mutual: bool) -> list[str]:
-        return [self.certificate, self.key, *([self.roots] if mutual else [])]
-
-    def client_arguments(self, mutual: bool) -> list[str]:
-        return [self.roots, *([self.client_certificate, self.client_key] if mutual else [])]
-
-
-def openssl(*arguments: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=cwd, check=True, capture_output=True, timeout=LIMIT)
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("pki")
-    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    openssl(
-        "req", "-x509", *ec, "-days", "2", "-subj", "/CN=test root",
-        "-keyout", "root.key", "-out", "root.pem", cwd=folder,
-    )  # fmt: skip
-    for name, extensions in (
-        ("server", "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n"),
-        ("client", "extendedKeyUsage=clientAuth\n"),
-    ):
-        (folder / f"{name}.ext").write_text(extensions)
-        openssl(
-            "req", *ec, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-            cwd=folder,
-        )  # fmt: skip
-        openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "root.pem", "-CAkey", "root.key",
-            "-CAcreateserial", "-days", "1", "-extfile", f"{name}.ext", "-out", f"{name}.pem",
-            cwd=folder,
-        )  # fmt: skip
-    names = ("root.pem", "server.pem", "server.key", "client.pem", "client.key")
-    return Pki(*(str(folder / name) for name in names))
 
 
 def data(size: int = SIZE) -> bytes:

@@ -4,12 +4,14 @@
 
 #include <atomic>
 
+#include "runloom/net/buffered.hpp"
 #include "runloom/net/server.hpp"
 #include "runloom/net/signals.hpp"
 #include "runloom/sched/cancel.hpp"
 #include "runloom/sched/event.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "support/child.hpp"
+#include "support/race.hpp"
 #include "support/server.hpp"
 
 namespace runloom::net {
@@ -129,6 +131,93 @@ NET_TEST(ServerStop, NoReplyIsCutBeforeTheDrain) {
   EXPECT_TRUE(stopping.join());
   EXPECT_EQ(server->stats().cancelled, 0u);
   EXPECT_EQ(server->stats().closed_at_stop, 0u);
+}
+
+// Answers lines with "ok" or, once it is told to stop, with "last".
+struct Lines {
+  std::atomic<int> waiting{0};
+  void operator()(Connection& connection) {
+    BufferedReader reader(connection);
+    for (;;) {
+      ++waiting;
+      connection.await_request(!reader.unread().empty());
+      const auto line = reader.read_line();
+      if (!line) {
+        EXPECT_TRUE(line.error() != Errc::closed || connection.stopping());
+        return;
+      }
+      connection.head_done();
+      if (!connection.write_all(bytes(connection.stopping() ? "last\n" : "ok\n"))) return;
+    }
+  }
+};
+
+// So many bytes, or those that came before the end or an error.
+std::string read_exactly(TcpStream& client, std::size_t count) {
+  std::string text(count, '\0');
+  std::size_t came = 0;
+  static_cast<void>(client.read_full(test::writable(text), {}, &came));
+  return text.substr(0, came);
+}
+
+void expect_answer(TcpStream& client, std::string_view request, std::string_view answer) {
+  ASSERT_TRUE(client.write_all(bytes(request)));
+  EXPECT_EQ(read_exactly(client, answer.size()), answer);
+}
+
+NET_TEST(ServerStop, WhoWaitsForAFurtherRequestIsTold) {
+  Lines lines;
+  Serving server([&](Connection& connection) { lines(connection); });
+  std::vector<TcpStream> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.push_back(server.connect());
+    expect_answer(clients.back(), "x\n", "ok\n");
+  }
+  // Of what has begun, and of a client that was not heard yet, the request is answered.
+  auto fresh = server.connect();
+  auto begun = server.connect();
+  expect_answer(begun, "x\nha", "ok\n");
+  yield_until([&] { return lines.waiting == 23; });
+  auto stopping = spawn([&] { return server->stop(Deadline::after(kNoLimit)); });
+  for (auto& client : clients)
+    EXPECT_EQ(test::read_to_end(client).value(), "");
+  expect_answer(begun, "lf\n", "last\n");
+  EXPECT_EQ(test::read_to_end(begun).value(), "");
+  expect_answer(fresh, "x\n", "last\n");
+  EXPECT_EQ(test::read_to_end(fresh).value(), "");
+  EXPECT_TRUE(stopping.join());
+  EXPECT_EQ(server->stats().cancelled, 0u);
+}
+
+// A stop at any moment: a client has its answers whole, until it reads that one is the last, or
+// finds the end between two of them.
+NET_TEST(ServerStopRace, NoAnswerIsCut) {
+  const test::RaceBudget budget;
+  for (int round = 1; round == 1 || !budget.spent(); ++round) {
+    Lines lines;
+    std::atomic<int> answered{0};
+    Serving server([&](Connection& connection) { lines(connection); });
+    std::vector<JoinHandle<void>> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.push_back(spawn([&, client = server.connect()]() mutable {
+        while (client.write_all(bytes("x\n"))) {
+          std::string answer = read_exactly(client, 3);
+          if (answer.empty()) return;
+          ++answered;
+          if (answer == "ok\n") continue;
+          answer += read_exactly(client, 2);
+          EXPECT_EQ(answer, "last\n");
+          EXPECT_EQ(read_exactly(client, 1), "");
+          return;
+        }
+      }));
+    }
+    yield_until([&] { return answered > 4 + round % 50; });
+    EXPECT_TRUE(server->stop(Deadline::after(kNoLimit)));
+    EXPECT_EQ(server->stats().cancelled, 0u);
+    for (auto& client : clients)
+      static_cast<void>(client.join());
+  }
 }
 
 // And is cut off at the end of the drain, when nobody reads it.

@@ -6,21 +6,27 @@
 //
 //     void serve(net::Connection& connection) {
 //       for (;;) {
-//         connection.await_request();           // first_byte, later idle; from the first byte:
-//         head auto head = read_head(connection); connection.head_done();               // body
+//         connection.await_request();    // first_byte, later idle
+//         read_head(connection);         // from its first byte: head
+//         connection.head_done();        // body
 //         ...
-//         connection.write_all(answer);         // write
+//         connection.write_all(answer);  // write
 //       }
 //     }
 //
 // The deadlines are absolute: no byte that the peer sends or takes starts one afresh. Reads and
 // writes fail with Errc::timed_out as with any deadline, expired() says which one it was. Before
 // the first await_request() a call is bounded by its own argument only, and costs nothing more.
+//
+// When the server stops, who waits for a further request waits no more: the read fails with
+// Errc::closed. A request that has begun goes on, and its answer is the last: see stopping().
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <variant>
 
@@ -29,6 +35,7 @@
 #include "runloom/net/stream.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/net/unix_stream.hpp"
+#include "runloom/sched/cancel.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
 
@@ -42,7 +49,8 @@ class Connection final : public Stream {
  public:
   // The server makes them.
   Connection(std::variant<TcpStream, UnixStream> socket, ConnectionInfo info,
-             const ServerTimeouts& timeouts, ServerCounters& counters);
+             const ServerTimeouts& timeouts, ServerCounters& counters,
+             const std::atomic<bool>& stopping);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -63,8 +71,9 @@ class Connection final : public Stream {
   // --- where the handler stands; doesn't park ---
   // A request is expected: its first byte until ServerTimeouts::first_byte, after an earlier
   // request until `idle`. From that byte on its head is read, until `head`. The time for writes
-  // starts afresh.
-  void await_request() noexcept;
+  // starts afresh. `begun`: its first bytes were read together with the request before it
+  // (BufferedReader::unread()).
+  void await_request(bool begun = false) noexcept;
   // The head is there. What follows may take ServerTimeouts::body of waiting in all, and as much
   // longer as its bytes take at `least_rate`.
   void head_done() noexcept;
@@ -74,6 +83,9 @@ class Connection final : public Stream {
   // Which of the deadlines ended a call, the last time one did.
   enum class Expired : std::uint8_t { none, first_byte, idle, head, body, write };
   Expired expired() const noexcept { return expired_; }
+  // The server is stopping: a protocol that can tell the client that no further request will be
+  // answered (Connection: close) does so now. Any thread.
+  bool stopping() const noexcept { return stopping_.load(); }
 
   // --- the stream below ---
   // What reads and writes go to: the socket, or what ServerOptions::wrap made of it.
@@ -90,6 +102,7 @@ class Connection final : public Stream {
 
  private:
   friend class Server;
+  friend class SocketList;
   enum class Phase : std::uint8_t { unbounded, await, head, body };
   struct Limit {
     Deadline deadline{};
@@ -101,6 +114,10 @@ class Connection final : public Stream {
   Result<std::size_t> read(Deadline deadline, Call&& call);
   template <class Call>
   auto write(std::size_t size, Deadline deadline, Call&& call);
+  // A wait for a further request, which the server's stop ends. Any thread.
+  template <class Call>
+  auto until_stop(Deadline deadline, Call&& call);
+  void stop_idle() noexcept;
   void expire(Expired which) noexcept;
   // Puts what `wrap` makes of the stream in its place.
   Result<void> wrap(const ServerOptions::Wrap& wrap, Deadline deadline);
@@ -112,6 +129,9 @@ class Connection final : public Stream {
   ConnectionInfo info_;
   const ServerTimeouts& timeouts_;
   ServerCounters& counters_;
+  const std::atomic<bool>& stopping_;
+  std::mutex idle_mutex_;
+  CancelScope* idle_ = nullptr;  // of the wait for a further request; guarded by the mutex
 
   Phase phase_ = Phase::unbounded;
   bool first_ = true;  // no request was awaited yet
