@@ -2,12 +2,14 @@
 // SIGINT or SIGTERM.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +24,15 @@ namespace example {
 struct Arguments {
   std::uint16_t port = 0;  // 0: any free one
   int hubs = 1;
+  std::vector<std::string> flags;
   std::vector<std::string> rest;  // what is no option
+
+  bool has(std::string_view flag) const { return std::ranges::count(flags, flag) != 0; }
 };
 
-// Reads --port N and --hubs N; says `usage` and exits with 2 when it can't.
-inline Arguments parse(int argc, char** argv, const char* usage) {
+// Reads --port N, --hubs N and the flags; says `usage` and exits with 2 when it can't.
+inline Arguments parse(int argc, char** argv, const char* usage,
+                       std::initializer_list<std::string_view> flags = {}) {
   const auto refuse = [&](std::string_view argument) {
     std::fprintf(stderr, "%.*s is not understood\nusage: %s\n", static_cast<int>(argument.size()),
                  argument.data(), usage);
@@ -47,6 +53,8 @@ inline Arguments parse(int argc, char** argv, const char* usage) {
     } else if (name == "--hubs" && i + 1 < argc) {
       number(argv[++i], out.hubs);
       if (out.hubs < 1) refuse(argv[i]);
+    } else if (std::ranges::count(flags, name) != 0) {
+      out.flags.emplace_back(name);
     } else if (name.starts_with("--")) {
       refuse(name);
     } else {

@@ -118,7 +118,9 @@ inline std::string head(std::string_view status, std::string_view type, std::uin
 // One client.
 class Client {
  public:
-  Client(net::Connection& stream, const net::File& root) : stream_(stream), root_(root) {}
+  // With `tells_address` each file comes with the address of the client, as the server has it.
+  Client(net::Connection& stream, const net::File& root, bool tells_address = false)
+      : stream_(stream), root_(root), tells_address_(tells_address) {}
 
   void serve() {
     net::BufferedReader reader(stream_);
@@ -155,6 +157,7 @@ class Client {
     if (!file) return send_error("404 Not Found", with_body);
     const auto part = part_of(request.range, size);
     std::string more = "\r\nAccept-Ranges: bytes";
+    if (tells_address_) more.append("\r\nX-Client: ").append(stream_.info().peer.to_string());
     if (!part) {
       more.append("\r\nContent-Range: bytes */").append(std::to_string(size));
       return send_error("416 Range Not Satisfiable", with_body, more);
@@ -235,6 +238,7 @@ class Client {
 
   net::Connection& stream_;
   const net::File& root_;
+  const bool tells_address_;
   bool keep_alive_ = true;
 };
 

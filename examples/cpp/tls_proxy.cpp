@@ -10,14 +10,17 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "example.hpp"
 #include "runloom/net/connection.hpp"
 #include "runloom/net/copy.hpp"
+#include "runloom/net/proxy_protocol.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/sched/join_set.hpp"
 #include "runloom/tls/accept.hpp"
 #include "runloom/tls/context.hpp"
+#include "runloom/tls/stream.hpp"
 
 using namespace runloom;
 using namespace std::chrono_literals;
@@ -28,8 +31,26 @@ static Result<void> pump(net::Stream& from, net::Stream& to) {
   return to.shutdown_write();
 }
 
-static Result<void> serve(net::Connection& client, const net::Address& target) {
+enum class Header { none, v1, v2 };
+
+static std::string header_of(net::Connection& client, Header version) {
+  const net::ConnectionInfo& info = client.info();
+  if (version == Header::none) return {};
+  if (version == Header::v1) return net::proxy_v1(info.peer, info.local);
+  // What the handshake has settled. The server wraps every connection by TLS.
+  const auto& secure = static_cast<const tls::Stream&>(client.below());
+  const std::string alpn = secure.alpn();
+  const std::string name = secure.server_name();
+  std::vector<net::ProxyTlv> tlvs;
+  if (!alpn.empty()) tlvs.push_back({.type = 0x01, .value = alpn});
+  if (!name.empty()) tlvs.push_back({.type = 0x02, .value = name});
+  return net::proxy_v2(info.peer, info.local, tlvs);
+}
+
+static Result<void> serve(net::Connection& client, const net::Address& target, Header version) {
   RUNLOOM_TRY(auto server, net::TcpStream::connect(target, {}, Deadline::after(10s)));
+  const std::string header = header_of(client, version);
+  if (auto ok = server.write_all(net::bytes(header), Deadline::after(10s)); !ok) return ok;
   JoinSet<> directions;
   if (auto ok = directions.spawn([&] { return pump(client, server); }); !ok) return ok;
   if (auto ok = directions.spawn([&] { return pump(server, client); }); !ok) return ok;
@@ -38,8 +59,12 @@ static Result<void> serve(net::Connection& client, const net::Address& target) {
 
 int main(int argc, char** argv) {
   const char* usage =
-      "example_tls_proxy [--port N] [--hubs N] TARGET:PORT CERTIFICATE KEY [CLIENTS_ROOTS]";
-  const auto arguments = example::parse(argc, argv, usage);
+      "example_tls_proxy [--port N] [--hubs N] [--proxy | --proxy-v1] TARGET:PORT CERTIFICATE KEY "
+      "[CLIENTS_ROOTS]";
+  const auto arguments = example::parse(argc, argv, usage, {"--proxy", "--proxy-v1"});
+  const Header header = arguments.has("--proxy")      ? Header::v2
+                        : arguments.has("--proxy-v1") ? Header::v1
+                                                      : Header::none;
   std::string problem = "a target, a certificate and a key are needed";
   const auto target =
       net::Address::parse(arguments.rest.empty() ? "" : arguments.rest[0], &problem);
@@ -66,7 +91,7 @@ int main(int argc, char** argv) {
   server_options.wrap = tls::server_wrap(*context);
   net::Server server(
       [&](net::Connection& client) {
-        if (const auto done = serve(client, *target); !done)
+        if (const auto done = serve(client, *target, header); !done)
           std::fprintf(stderr, "%s\n", done.error().message().c_str());
       },
       server_options);

@@ -37,8 +37,8 @@ def seed() -> int:
 class ChaosProxy:
     """Runs on a thread of its own, from `with` to its end."""
 
-    def __init__(self, target: int, *, batch: int = 4, biggest: int = 20_000) -> None:
-        self._target = target
+    def __init__(self, target: int | str, *, batch: int = 4, biggest: int = 20_000) -> None:
+        self._target = target  # a port of the loopback, or the path of a Unix socket
         self._batch = batch  # connections that are held back, to be made in another order
         self._biggest = biggest
         self._random = random.Random(seed())
@@ -71,6 +71,15 @@ class ChaosProxy:
         port = client.getsockname()[1]
         until(lambda: port in self._faults, "accepting in the proxy")
         return self._faults[port]
+
+    def last_fault(self) -> Fault:
+        """What it does to the connection that came last."""
+        return list(self._faults.values())[-1]
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, str):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection("127.0.0.1", self._target)
 
     async def _run(self) -> None:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -112,7 +121,7 @@ class ChaosProxy:
         writers = [back]
         try:
             await self._take_turn()
-            server, forth = await asyncio.open_connection("127.0.0.1", self._target)
+            server, forth = await self._connect()
             writers.append(forth)
             both = [
                 asyncio.ensure_future(self._pump(client, forth, fault, fault.towards_server)),

@@ -5,12 +5,14 @@ afterwards the server is as it was: it serves, it has no descriptor more, and it
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import ssl
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +20,17 @@ from pathlib import Path
 import pytest
 from certificates import Pki
 from chaos_proxy import ChaosProxy
-from example_process import LIMIT, ROOT, Example, binary, read_all, read_exactly, until
+from example_process import (
+    LIMIT,
+    ROOT,
+    Example,
+    binary,
+    open_files,
+    read_all,
+    read_exactly,
+    until,
+)
+from test_cpp_unix_examples import Pool, Program
 
 HUBS = pytest.mark.parametrize("hubs", [1, 2])
 CLIENTS = 120
@@ -47,7 +59,7 @@ def read_to_end(client: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def endure(server: Example, talk: Talk, clients: int = CLIENTS) -> None:
+def endure(server: Example | PoolServer, talk: Talk, clients: int = CLIENTS) -> None:
     """Lets many clients talk through the chaos, then one without it."""
     with server.connect() as direct:
         talk(direct)
@@ -192,6 +204,124 @@ def test_tls_proxy(hubs: int, pki: Pki) -> None:
         ) as proxy,
     ):
         endure(proxy, secure_echo(pki.roots), clients=CLIENTS // 2)
+
+
+@HUBS
+def test_https_static(hubs: int, pki: Pki, tmp_path: Path) -> None:
+    page = os.urandom(50_000)
+    (tmp_path / "page").write_bytes(page)
+    context = ssl.create_default_context(cafile=pki.roots)
+
+    def get(client: socket.socket) -> None:
+        with context.wrap_socket(
+            client.dup(), server_hostname="localhost", suppress_ragged_eofs=False
+        ) as secure:
+            secure.sendall(b"GET /page HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            # An end that nobody has said is an error, so what comes to an end is whole.
+            head, _, body = read_all(secure).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), f"wrong: {head!r}"
+        assert body == page, "wrong"
+
+    with Example("https_static", *pki.server_arguments(False), str(tmp_path), hubs=hubs) as server:
+        endure(server, get, clients=CLIENTS // 2)
+
+
+def test_tls_client(pki: Pki) -> None:
+    """It has all that the server said, or it fails; and what it has is right."""
+    data = os.urandom(20_000)
+    outcomes = set()
+    with (
+        Example("tls_echo", *pki.server_arguments(False)) as server,
+        ChaosProxy(server.port, batch=1) as proxy,
+    ):
+        for _ in range(CLIENTS // 3):
+            client = subprocess.run(
+                [binary("tls_client"), f"127.0.0.1:{proxy.port}", "localhost", pki.roots],
+                input=data, capture_output=True, timeout=LIMIT,
+            )  # fmt: skip
+            outcomes.add(client.returncode)
+            assert data.startswith(client.stdout)
+            if client.returncode == 0:
+                assert client.stdout == data
+            else:
+                assert (client.returncode, proxy.last_fault().kind) in ((1, "cut"), (1, "reset"))
+    assert outcomes == {0, 1}
+
+
+@HUBS
+def test_unix_chat(hubs: int) -> None:
+    """A member reads nothing but whole lines of what others have said, however those end."""
+    line = b"x" * 500 + b"\n"
+    said = re.compile(
+        rb"\* user \d+ \(process \d+\) has (joined|left)|user \d+ .*: (somebody|x{500})"
+    )
+
+    def join(client: socket.socket) -> None:
+        client.sendall(b"somebody\n" + line)
+        client.shutdown(socket.SHUT_WR)
+        *lines, rest = read_to_end(client).split(b"\n")
+        assert rest == b"" or proxy.fault_of(client).kind in ("cut", "reset"), "half a line"
+        for each in lines:
+            assert said.fullmatch(each), f"wrong: {each!r}"
+
+    with tempfile.TemporaryDirectory(prefix="rl-", dir="/tmp") as folder:
+        path = f"{folder}/chat"
+        with Program("unix_chat", "serve", path, "--hubs", str(hubs)) as server:
+            server.line()
+
+            def files() -> int:
+                links = open_files(server.process.pid)
+                return sum(not link.startswith("anon_inode:") for link in links)
+
+            before = files()
+            with ChaosProxy(path) as proxy, ThreadPoolExecutor(16) as pool:
+
+                def one_client(_: int) -> None:
+                    with socket.create_connection(
+                        ("127.0.0.1", proxy.port), timeout=LIMIT
+                    ) as client:
+                        try:
+                            join(client)
+                        except ConnectionError:
+                            assert proxy.fault_of(client).kind in ("cut", "reset")
+
+                list(pool.map(one_client, range(CLIENTS)))
+            until(lambda: files() <= before, "closing what the chaos left")
+            with Program("unix_chat", "join", path) as member:
+                assert member.line().endswith("has joined")
+                server.end()
+                member.end(None)
+
+
+class PoolServer(Pool):
+    """A pool of workers, as `endure` wants a server."""
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT)
+
+    def files(self) -> int:
+        pids = (self.process.pid, *self.pids)
+        return sum("socket" in link for pid in pids for link in open_files(pid))
+
+
+def test_fd_passing_pool() -> None:
+    lines = [f"line {i}".encode() for i in range(500)]
+
+    def talk(client: socket.socket) -> None:
+        client.sendall(b"\n".join(lines) + b"\n")
+        client.shutdown(socket.SHUT_WR)
+        back = read_to_end(client).split(b"\n")
+        for line, answer in zip(lines, back[:-1], strict=False):
+            worker, _, text = answer.partition(b": ")
+            assert int(worker) in pool.pids, "wrong worker"
+            assert text == line, f"wrong: {text!r}"
+        if len(back) - 1 < len(lines):
+            raise ConnectionError("cut")
+
+    with PoolServer(2) as pool:
+        endure(pool, talk)
+        assert {each for each in pool.pids if Path(f"/proc/{each}").exists()} == pool.pids
+        pool.end()
 
 
 # ---- a slow link with loss ----

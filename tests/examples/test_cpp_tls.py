@@ -4,12 +4,14 @@ the other side: each version, with and without client certificates, hashes compa
 from __future__ import annotations
 
 import hashlib
+import http.client
 import http.server
 import os
 import random
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from typing import IO
 
 import pytest
 from certificates import Pki
-from example_process import Example, binary, read_exactly, until
+from example_process import Example, binary, read_all, read_exactly, until
 
 FULL = os.environ.get("RUNLOOM_FULL") == "1"
 SIZE = 100_000_000 if FULL else 1_000_000
@@ -382,3 +384,65 @@ def test_our_proxy_and_curl(
             cwd=tmp_path, check=True, timeout=LIMIT,
         )  # fmt: skip
     assert digest((tmp_path / "back").read_bytes()) == digest(data())
+
+
+@pytest.mark.parametrize("flag", ["--proxy", "--proxy-v1"])
+def test_our_proxy_tells_the_server_who_the_client_is(pki: Pki, tmp_path: Path, flag: str) -> None:
+    (tmp_path / "page").write_bytes(b"hello")
+    context = ssl.create_default_context(cafile=pki.roots)
+
+    def read_to_end(plain: socket.socket) -> bytes:
+        try:
+            return read_all(plain)
+        except ConnectionResetError:  # what it sent was not read
+            return b""
+
+    with (
+        Example("http_static", "--behind-proxy", str(tmp_path)) as web,
+        Example(
+            "tls_proxy", flag, f"127.0.0.1:{web.port}", *pki.server_arguments(False), hubs=2
+        ) as proxy,
+    ):
+        ports = []
+        for _ in range(5):
+            client = http.client.HTTPSConnection("localhost", proxy.port, context=context)
+            client.request("GET", "/page")
+            answer = client.getresponse()
+            assert answer.read() == b"hello"
+            assert client.sock is not None
+            ports.append(client.sock.getsockname()[1])
+            assert answer.headers["X-Client"] == f"127.0.0.1:{ports[-1]}"
+            client.close()
+        # Who comes without a header is no client.
+        with web.connect() as plain:
+            plain.sendall(b"GET /page HTTP/1.1\r\n\r\n")
+            assert read_to_end(plain) == b""
+    assert len(set(ports)) == 5
+    assert "proxied 5" in web.stdout
+    assert "header" in web.stderr
+
+
+def test_our_proxy_tells_the_name_and_the_protocol(pki: Pki) -> None:
+    """Byte for byte, as the PROXY protocol has it."""
+    context = ssl.create_default_context(cafile=pki.roots)
+    context.set_alpn_protocols(["http/1.1"])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        Example(
+            "tls_proxy", "--proxy", f"127.0.0.1:{listener.getsockname()[1]}",
+            *pki.server_arguments(False),
+        ) as proxy,
+        proxy.connect() as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as client,
+    ):  # fmt: skip
+        client.sendall(b"x")
+        listener.settimeout(LIMIT)
+        behind, _ = listener.accept()
+        with behind:
+            behind.settimeout(LIMIT)
+            host = socket.inet_aton("127.0.0.1")
+            ports = struct.pack(">HH", client.getsockname()[1], proxy.port)
+            told = b"\x01\x00\x08http/1.1" + b"\x02\x00\x09localhost"
+            expected = b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + struct.pack(">H", 12 + len(told))
+            expected += host + host + ports + told + b"x"
+            assert read_exactly(behind, len(expected)) == expected
