@@ -17,6 +17,7 @@
 #include "pystate.h"
 #include "support/errors.hpp"
 #include "sync/sync.hpp"
+#include "tls/tls.hpp"
 
 namespace runloom::python {
 namespace {
@@ -42,6 +43,7 @@ bool init_module(PyObject* module) {
          init_g(module) && add_spawn_functions(module) && add_park_functions(module) &&
          add_run_functions(module) && add_blocking(module) && add_config_functions(module) &&
          add_introspect_functions(module) && add_sync(module) && add_net(module) &&
+         add_tls(module) &&
          // what the interpreter has to know
          add_fork_functions(module) && rl_pystate_watch_gc() == 0 && guard_imports() &&
          watch_interpreter_end();

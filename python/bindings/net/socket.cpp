@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "core/g.hpp"
@@ -165,6 +166,7 @@ PyObject* decref_socketios(PyObject* self, PyObject*) {
 PyObject* detach(PyObject* self, PyObject*) {
   Socket& socket = as_socket(self);
   if (!socket.fd) return PyLong_FromLong(-1);
+  if (socket.unread) return raise(make_error_code(Errc::unread_data));
   ParkGuard guard;
   const auto number = socket.fd.release();
   if (!number) return raise(number.error());
@@ -187,9 +189,21 @@ void dealloc(PyObject* self) {
   if (PyObject_CallFinalizerFromDealloc(self) < 0) return;
   Socket& socket = as_socket(self);
   if (socket.weakrefs) PyObject_ClearWeakRefs(self);
+  Py_CLEAR(socket.unread);
   socket.path.~BoundPath();
   socket.fd.~Fd();
   free_instance(self);
+}
+
+// _give_back(bytes): what TLS has read and is none is what the next recv() has.
+PyObject* give_back(PyObject* self, PyObject* bytes) {
+  if (!PyBytes_CheckExact(bytes)) {
+    PyErr_SetString(PyExc_TypeError, "_give_back() takes bytes");
+    return nullptr;
+  }
+  PyObject* unread = PyBytes_GET_SIZE(bytes) == 0 ? nullptr : Py_NewRef(bytes);
+  Py_XDECREF(std::exchange(as_socket(self).unread, unread));
+  Py_RETURN_NONE;
 }
 
 // ---------------------------------------------------------------- small things
@@ -208,6 +222,7 @@ PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {
 
 PyObject* dup(PyObject* self, PyObject*) {
   const Socket& socket = as_socket(self);
+  if (socket.unread) return raise(make_error_code(Errc::unread_data));
   const Use use(socket.fd);
   if (!use) return raise(make_error_code(Errc::closed));
   const int number = ::fcntl(use.number(), F_DUPFD_CLOEXEC, 0);
@@ -224,26 +239,15 @@ PyObject* dup(PyObject* self, PyObject*) {
   return copy;
 }
 
-// Calls a function of the Python half: what is built on the methods here.
-PyObject* call_helper(const char* name, PyObject* self, PyObject* const* args, Py_ssize_t count,
-                      PyObject* names) {
-  const Ref module = Ref::steal(PyImport_ImportModule("runloom.sync.socket"));
-  const Ref helper = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
-  if (!helper) return nullptr;
-  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  return or_no_memory([&] {
-    std::vector<PyObject*> all{self};
-    all.insert(all.end(), args, args + count + keywords);
-    return PyObject_Vectorcall(helper.get(), all.data(), static_cast<std::size_t>(count) + 1,
-                               names);
-  });
-}
-
+// What is built on the methods here is Python.
 PyObject* makefile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  return call_helper("makefile", self, args, count, names);
+  return call_python("runloom.sync.socket", "makefile", self, args, count, names);
 }
 PyObject* sendfile(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  return call_helper("sendfile", self, args, count, names);
+  return call_python("runloom.sync.socket", "sendfile", self, args, count, names);
+}
+PyObject* start_tls(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return call_python("runloom.sync.tls", "start_tls", self, args, count, names);
 }
 
 // A constant of the socket module as its enum member, where it has one.
@@ -334,6 +338,15 @@ PyMethodDef lifetime_methods[] = {
     fast_method("sendfile", &sendfile,
                 "sendfile($self, /, file, offset=0, count=None)\n--\n\n"
                 "Send a file, from offset, up to count bytes; return how many were sent."),
+    fast_method("start_tls", &start_tls,
+                "start_tls($self, /, context=None, *, server_side=False, server_hostname=None, "
+                "handshake_timeout=None, do_handshake=True, suppress_ragged_eofs=False, "
+                "session=None)\n--\n\n"
+                "Begin TLS on the connection; return the TLSSocket, and close this one.\n\n"
+                "What makefile() files have read ahead belongs to TLS. The context is a\n"
+                "runloom.tls.Context or an ssl.SSLContext; a client needs none, but then the\n"
+                "server_hostname."),
+    method("_give_back", &give_back, METH_O, nullptr),
     method("_decref_socketios", &decref_socketios, METH_NOARGS, nullptr),
     method("__enter__", &enter, METH_NOARGS, nullptr),
     method("__exit__", &leave, METH_FASTCALL, nullptr),

@@ -28,6 +28,8 @@ struct Socket {
   bool close_pending;  // close() was called while there were such files
   bool listening;
   bool small_reads;  // see RecvBytes
+  // Bytes that TLS has read and that are not of TLS: the next recv() has them. Else null.
+  PyObject* unread;
 
   PyObject* object() noexcept { return reinterpret_cast<PyObject*>(this); }
   bool blocking() const noexcept { return timeout_ns != 0; }
@@ -68,6 +70,11 @@ PyObject* send_some(Socket& socket, PyObject* data, int flags);
 Result<std::size_t> send_message(const Socket& socket, const msghdr& message, int flags);
 // How many bytes that were; -1 with an exception set.
 Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags);
+
+// The argument of settimeout() as a member like `timeout_ns`, false with an exception set when it
+// is none; and what gettimeout() returns for one.
+bool to_timeout(PyObject* value, std::int64_t& ns);
+PyObject* from_timeout(std::int64_t ns);
 
 // The methods, by theme; each table ends with an empty row.
 extern PyMethodDef socket_transfer_methods[];

@@ -159,6 +159,7 @@ bool receive_arguments(PyObject* const* args, Py_ssize_t count, Py_ssize_t& room
 template <class Head>
 PyObject* receive_message(Socket& socket, msghdr& message, Py_ssize_t room, int flags,
                           Head&& head) {
+  if (socket.unread) return raise(make_error_code(Errc::unread_data));
   SocketAddress from;
   std::vector<char> control(static_cast<std::size_t>(room));
   message.msg_name = &from.storage;

@@ -20,29 +20,12 @@ PyObject* raise_closed() {
 }
 
 PyObject* settimeout(PyObject* self, PyObject* value) {
-  Socket& socket = as_socket(self);
-  if (value == Py_None) {
-    socket.timeout_ns = -1;
-    Py_RETURN_NONE;
-  }
-  double seconds;
-  if (!to_seconds(value, "timeout", seconds)) return nullptr;
-  if (seconds < 0) {
-    PyErr_SetString(PyExc_ValueError, "Timeout value out of range");
-    return nullptr;
-  }
-  if (seconds > 9.0e9) {
-    PyErr_SetString(PyExc_OverflowError, "timeout doesn't fit into C timeval");
-    return nullptr;
-  }
-  socket.timeout_ns = static_cast<std::int64_t>(std::ceil(seconds * 1e9));
+  if (!to_timeout(value, as_socket(self).timeout_ns)) return nullptr;
   Py_RETURN_NONE;
 }
 
 PyObject* gettimeout(PyObject* self, PyObject*) {
-  const Socket& socket = as_socket(self);
-  if (socket.timeout_ns < 0) Py_RETURN_NONE;
-  return PyFloat_FromDouble(static_cast<double>(socket.timeout_ns) / 1e9);
+  return from_timeout(as_socket(self).timeout_ns);
 }
 
 PyObject* setblocking(PyObject* self, PyObject* value) {
@@ -145,6 +128,30 @@ PyObject* set_inheritable(PyObject* self, PyObject* value) {
 }
 
 }  // namespace
+
+bool to_timeout(PyObject* value, std::int64_t& ns) {
+  if (value == Py_None) {
+    ns = -1;
+    return true;
+  }
+  double seconds;
+  if (!to_seconds(value, "timeout", seconds)) return false;
+  if (seconds < 0) {
+    PyErr_SetString(PyExc_ValueError, "Timeout value out of range");
+    return false;
+  }
+  if (seconds > 9.0e9) {
+    PyErr_SetString(PyExc_OverflowError, "timeout doesn't fit into C timeval");
+    return false;
+  }
+  ns = static_cast<std::int64_t>(std::ceil(seconds * 1e9));
+  return true;
+}
+
+PyObject* from_timeout(std::int64_t ns) {
+  if (ns < 0) Py_RETURN_NONE;
+  return PyFloat_FromDouble(static_cast<double>(ns) / 1e9);
+}
 
 PyMethodDef socket_option_methods[] = {
     method("settimeout", &settimeout, METH_O,

@@ -1,6 +1,10 @@
 // Sockets: bytes in and out.
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include "core/park.hpp"
 #include "net/buffer.hpp"
 #include "net/recv_bytes.hpp"
@@ -64,6 +68,18 @@ Result<void> send_flagged(const Socket& socket, std::span<const std::byte> data,
   return {};
 }
 
+// Drops the first bytes of what is unread. False with MemoryError set.
+bool take_unread(Socket& socket, Py_ssize_t count) {
+  const Py_ssize_t left = PyBytes_GET_SIZE(socket.unread) - count;
+  PyObject* rest = nullptr;
+  if (left != 0) {
+    rest = PyBytes_FromStringAndSize(PyBytes_AS_STRING(socket.unread) + count, left);
+    if (!rest) return false;
+  }
+  Py_XDECREF(std::exchange(socket.unread, rest));
+  return true;
+}
+
 // ---------------------------------------------------------------- methods
 
 PyObject* recv(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -92,6 +108,7 @@ PyObject* recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
 // recvfrom does.
 Result<std::size_t> receive_from(const Socket& socket, std::span<std::byte> bytes, int flags,
                                  SocketAddress& from) {
+  if (socket.unread) return fail(Errc::unread_data);
   iovec memory{bytes.data(), bytes.size()};
   msghdr message{};
   message.msg_name = &from.storage;
@@ -219,6 +236,13 @@ PyObject* raise_io(const Socket& socket, std::error_code error) {
 
 PyObject* receive(Socket& socket, Py_ssize_t size, int flags) {
   if (size == 0) return PyBytes_FromStringAndSize(nullptr, 0);
+  if (socket.unread) [[unlikely]] {
+    const Ref bytes = Ref::steal(PyBytes_FromStringAndSize(
+        PyBytes_AS_STRING(socket.unread), std::min(size, PyBytes_GET_SIZE(socket.unread))));
+    if (bytes && (flags & MSG_PEEK) == 0 && !take_unread(socket, PyBytes_GET_SIZE(bytes.get())))
+      return nullptr;
+    return Py_XNewRef(bytes.get());
+  }
   if (flags != 0 || !socket.blocking()) return receive_with_flags(socket, size, flags);
   RecvBytes buffer(static_cast<std::size_t>(size), socket.small_reads);
   ParkGuard guard;
@@ -238,6 +262,14 @@ PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int fl
   }
   if (size != 0) bytes = bytes.first(static_cast<std::size_t>(size));
   if (bytes.empty()) return PyLong_FromLong(0);
+  if (socket.unread) [[unlikely]] {
+    const auto most =
+        std::min(bytes.size(), static_cast<std::size_t>(PyBytes_GET_SIZE(socket.unread)));
+    std::memcpy(bytes.data(), PyBytes_AS_STRING(socket.unread), most);
+    if ((flags & MSG_PEEK) == 0 && !take_unread(socket, static_cast<Py_ssize_t>(most)))
+      return nullptr;
+    return PyLong_FromSize_t(most);
+  }
   ParkGuard guard;
   const auto count = socket.fd.recv(bytes, flags_of(socket, flags), socket.deadline());
   if (!count) return raise_io(socket, count.error());

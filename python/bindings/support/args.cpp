@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <vector>
 
+#include "support/errors.hpp"
 #include "support/ref.hpp"
 
 namespace runloom::python {
@@ -145,6 +147,20 @@ bool to_deadline(PyObject* timeout, Deadline& deadline) {
   if (!to_seconds(timeout, "timeout", seconds)) return false;
   deadline = after_seconds(seconds);
   return true;
+}
+
+PyObject* call_python(const char* module, const char* function, PyObject* self,
+                      PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const Ref home = Ref::steal(PyImport_ImportModule(module));
+  const Ref callable = Ref::steal(home ? PyObject_GetAttrString(home.get(), function) : nullptr);
+  if (!callable) return nullptr;
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  return or_no_memory([&] {
+    std::vector<PyObject*> all{self};
+    all.insert(all.end(), args, args + count + keywords);
+    return PyObject_Vectorcall(callable.get(), all.data(), static_cast<std::size_t>(count) + 1,
+                               names);
+  });
 }
 
 }  // namespace runloom::python

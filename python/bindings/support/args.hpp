@@ -58,4 +58,9 @@ bool to_deadline(PyObject* timeout, Deadline& deadline);
 
 Deadline after_seconds(double seconds) noexcept;
 
+// Calls a function of the Python half as a method of `self`, with the arguments that a
+// fast_method() got.
+PyObject* call_python(const char* module, const char* function, PyObject* self,
+                      PyObject* const* args, Py_ssize_t count, PyObject* names);
+
 }  // namespace runloom::python

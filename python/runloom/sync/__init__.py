@@ -57,6 +57,8 @@ from .socket import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .tls import TLSListener, tls_connect, tls_listen
+
 __all__ = [
     "Chan",
     "Condition",
@@ -66,6 +68,7 @@ __all__ = [
     "RLock",
     "Semaphore",
     "Socket",
+    "TLSListener",
     "current",
     "fiber",
     "park",
@@ -76,6 +79,8 @@ __all__ = [
     "socketpair",
     "tcp_connect",
     "tcp_listen",
+    "tls_connect",
+    "tls_listen",
     "udp_endpoint",
     "unix_connect",
     "unix_listen",
@@ -83,6 +88,15 @@ __all__ = [
     "wake",
     "yield_now",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The ssl module costs a program three megabytes, so it is loaded with the first use of TLS.
+    if name in ("TLSListener", "tls_connect", "tls_listen"):
+        from . import tls
+
+        return getattr(tls, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def run(main_fn: Callable[[], object] | None = None) -> int:

@@ -9,12 +9,17 @@ import errno
 import io
 import socket as _socket
 import time
-from typing import IO, TYPE_CHECKING, Any
+import weakref
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from runloom_c import Socket, _resolve, _socketpair, _unix_listen
 
 if TYPE_CHECKING:
-    from runloom_c import _Address, _Path
+    from runloom_c import TLSSocket, _Address, _Path
+
+    from .ssl_object import SSLObjectSocket
+
+    _AnySocket: TypeAlias = Socket | TLSSocket | SSLObjectSocket
 
 __all__ = [
     "Socket",
@@ -89,10 +94,34 @@ def tcp_listen(
     An empty host or None is every IPv4 address, "::" every IPv6 and IPv4 address. With reuse_port
     several listeners share the port. Connections inherit no_delay.
     """
+    return _open_listener(
+        Socket,
+        host,
+        port,
+        backlog=backlog,
+        reuse_port=reuse_port,
+        reuse_address=reuse_address,
+        no_delay=no_delay,
+    )
+
+
+_Listener = TypeVar("_Listener", bound=Socket)
+
+
+def _open_listener(
+    kind: type[_Listener],
+    host: str | bytes | None,
+    port: int,
+    *,
+    backlog: int,
+    reuse_port: bool,
+    reuse_address: bool,
+    no_delay: bool,
+) -> _Listener:
     family, address = _resolve(
         host or "0.0.0.0", port, _socket.AF_UNSPEC, _socket.SOCK_STREAM, True
     )[0]
-    sock = Socket(family, _socket.SOCK_STREAM, _socket.IPPROTO_TCP)
+    sock = kind(family, _socket.SOCK_STREAM, _socket.IPPROTO_TCP)
     try:
         if reuse_address:
             sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
@@ -244,18 +273,28 @@ def socketpair(
 
 # ---- methods of Socket ----
 
+# The files over a socket that are open.
+_files: weakref.WeakKeyDictionary[Any, weakref.WeakSet[_SocketIO]] = weakref.WeakKeyDictionary()
+
+
+def files_of(sock: _AnySocket) -> list[_SocketIO]:
+    return [file for file in _files.get(sock, ()) if not file.closed]
+
 
 class _SocketIO(io.RawIOBase):
     """The raw file under makefile(). Closing the last one lets a closed socket go."""
 
-    def __init__(self, sock: Socket, mode: str) -> None:
+    def __init__(self, sock: _AnySocket, mode: str) -> None:
         super().__init__()
-        self._sock: Socket | None = sock
+        self._sock: _AnySocket | None = sock
         self._mode = mode
         self._timed_out = False
+        self._plain_ended = False
+        self._above: weakref.ref[Any] | None = None
         sock._io_refs += 1
+        _files.setdefault(sock, weakref.WeakSet()).add(self)
 
-    def _open_socket(self) -> Socket:
+    def _open_socket(self) -> _AnySocket:
         if self._sock is None:
             raise ValueError("I/O operation on closed socket.")
         return self._sock
@@ -264,6 +303,8 @@ class _SocketIO(io.RawIOBase):
         sock = self._open_socket()
         if not self.readable():
             raise io.UnsupportedOperation("File or stream is not readable.")
+        if self._plain_ended:
+            return None
         if self._timed_out:
             # What was read before the timeout may be lost in a buffer above.
             raise OSError("cannot read from timed out object")
@@ -283,6 +324,30 @@ class _SocketIO(io.RawIOBase):
             return sock.send(data)
         except BlockingIOError:
             return None
+
+    def end_plain(self) -> bytes:
+        """The file is not used any more: sends what it has to send, and returns what it has read
+        from the socket and not given out."""
+        above = None if self._above is None else self._above()
+        if above is None:
+            return b""
+        if isinstance(above, io.TextIOWrapper):
+            if self.readable():
+                raise ValueError(
+                    "a text file over the socket may have read ahead; read lines from "
+                    "makefile('rb') before start_tls()"
+                )
+            above.flush()
+            return b""
+        if self.writable():
+            above.flush()
+        if not self.readable():
+            return b""
+        self._plain_ended = True
+        try:
+            return above.read1() or b""
+        finally:
+            self._plain_ended = False
 
     def readable(self) -> bool:
         self._open_socket()
@@ -317,7 +382,7 @@ class _SocketIO(io.RawIOBase):
 
 
 def makefile(
-    sock: Socket,
+    sock: _AnySocket,
     mode: str = "r",
     buffering: int | None = None,
     *,
@@ -346,13 +411,15 @@ def makefile(
     else:
         buffer = io.BufferedWriter(raw, buffering)
     if binary:
+        raw._above = weakref.ref(buffer)
         return buffer  # type: ignore[no-any-return]
     text: Any = io.TextIOWrapper(buffer, encoding, errors, newline)
     text.mode = mode
+    raw._above = weakref.ref(text)
     return text  # type: ignore[no-any-return]
 
 
-def sendfile(sock: Socket, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
+def sendfile(sock: _AnySocket, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
     """Send a file without copying it through the program, where the kernel can do that.
 
     The file's position is where sending ended, also after an error.
@@ -368,6 +435,8 @@ def sendfile(sock: Socket, file: IO[bytes], offset: int = 0, count: int | None =
             raise ValueError(f"count must be a positive integer (got {count!r})")
     if sock.gettimeout() == 0:
         raise ValueError("non-blocking sockets are not supported")
+    if not isinstance(sock, Socket):
+        return _send_by_reading(sock, file, offset, count)  # TLS: it is sent as ciphertext
     try:
         fd = file.fileno()
     except (AttributeError, io.UnsupportedOperation):
@@ -386,7 +455,7 @@ def _cannot_send(error: OSError) -> bool:
     return error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE)
 
 
-def _send_by_reading(sock: Socket, file: IO[bytes], offset: int, count: int | None) -> int:
+def _send_by_reading(sock: _AnySocket, file: IO[bytes], offset: int, count: int | None) -> int:
     if offset:
         file.seek(offset)
     total = 0
