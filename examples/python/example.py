@@ -3,6 +3,7 @@
 import argparse
 import errno
 import signal
+import ssl
 import sys
 
 import runloom
@@ -21,9 +22,16 @@ def parser(description, port):
     return result
 
 
-def serve(host, port, handler):
+def listen(host, port, certfile=None, keyfile=None):
+    """A listener, with TLS when there is a certificate."""
+    if certfile is None:
+        return sync.tcp_listen(host, port, backlog=1024)
+    return sync.tls_listen(host, port, certfile=certfile, keyfile=keyfile, backlog=1024)
+
+
+def serve(host, port, handler, **certificate):
     """Calls handler(conn, address) on a fiber of its own for each connection, for ever."""
-    with sync.tcp_listen(host, port, backlog=1024) as listener:
+    with listen(host, port, **certificate) as listener:
         address = listener.getsockname()
         print(f"listening on {address[0]}:{address[1]}", flush=True)
         while True:
@@ -46,7 +54,7 @@ def handle(handler, conn, peer):
             handler(conn, peer)
         except (ConnectionResetError, BrokenPipeError):
             pass  # the peer has gone
-        except (ConnectionError, TimeoutError) as error:
+        except (ConnectionError, TimeoutError, ssl.SSLError) as error:
             print(f"{peer[0]}:{peer[1]}: {error}", file=sys.stderr)
 
 

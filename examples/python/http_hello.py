@@ -3,6 +3,8 @@
     python examples/python/http_hello.py --port 8000
     curl http://127.0.0.1:8000/
 
+With --certfile it speaks HTTPS.
+
 The protocol is done by hand, just as far as curl, wrk and browsers need it.
 """
 
@@ -87,8 +89,12 @@ def hello(conn, _peer):
 
 
 def main():
-    options = example.parser(__doc__, port=8000).parse_args()
-    example.run(lambda: example.serve(options.host, options.port, hello))
+    parser = example.parser(__doc__, port=8000)
+    parser.add_argument("--certfile", help="speak HTTPS, with this certificate and its chain")
+    parser.add_argument("--keyfile", help="its private key, when it is not in the same file")
+    options = parser.parse_args()
+    certificate = {"certfile": options.certfile, "keyfile": options.keyfile}
+    example.run(lambda: example.serve(options.host, options.port, hello, **certificate))
 
 
 if __name__ == "__main__":

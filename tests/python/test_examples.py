@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from socket_support import LIMIT, read_all, read_exactly, reset
+from tls_support import world, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 MEGABYTE = 1 << 20
@@ -430,6 +431,27 @@ def test_http_refuses_what_it_does_not_understand(request_: bytes) -> None:
     with running("http_hello") as server, server.connect() as client:
         client.sendall(request_)
         assert read_all(client).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_http_hello_over_tls(tmp_path: Path) -> None:
+    curl = tool("curl")
+    pem = write(world().server, tmp_path / "server.pem")
+    authority = tmp_path / "ca.pem"
+    authority.write_text(world().ca_pem)
+    with running("http_hello", "--certfile", pem) as server:
+        port = server.address[1]
+        url = f"https://localhost:{port}/"
+        resolved = ["--resolve", f"localhost:{port}:127.0.0.1"]
+        out = output_of([curl, "-sS", "--cacert", str(authority), *resolved, url, url])
+        assert out == "Hello from runloom!\n" * 2
+        # Who trusts nobody says so, and who speaks no TLS is told; both end only themselves.
+        done = subprocess.run([curl, "-sS", *resolved, url], capture_output=True, timeout=LIMIT)
+        assert done.returncode == 60
+        with server.connect() as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            read_all(plain)
+        assert output_of([curl, "-sS", "--cacert", str(authority), *resolved, url]) != ""
+    assert "HTTP_REQUEST" in server.stderr
 
 
 # ---- chat ----
