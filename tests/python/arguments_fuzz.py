@@ -11,6 +11,7 @@ import os
 import pickle
 import random
 import socket
+import ssl
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 
 import runloom
 import runloom.sync
+import runloom.tls
 import runloom_c
 
 # What ends or changes the process by design, or does as much work as it is told to.
@@ -63,6 +65,27 @@ def closed_socket() -> runloom_c.Socket:
     return sock
 
 
+def tls_socket(server_side: bool = False) -> Any:
+    """One whose peer says nothing, or nonsense."""
+    left, right = runloom.sync.socketpair()
+    right.send(os.urandom(random.choice((1, 5, 500))))
+    KEPT.append(right)
+    del KEPT[:-50]
+    if server_side:
+        context = runloom.tls.Context(ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
+        return context.wrap_socket(left, True, False)
+    return runloom.tls.Context().wrap_socket(left, False, False, False, "localhost")
+
+
+def stock_socket() -> Any:
+    left, right = runloom.sync.socketpair()
+    KEPT.append(right)
+    context = ssl.create_default_context()
+    return left.start_tls(context, server_hostname="localhost", do_handshake=False)
+
+
+KEPT: list[Any] = []
 DEVICE = os.open("/dev/null", os.O_RDWR)
 NUMBERS: list[Any] = [
     0, 1, -1, 2, 3, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**40,
@@ -85,7 +108,9 @@ CHOICES: list[Callable[[], Any]] = [
     lambda: lambda *_, **__: 1 / 0,
     lambda: runloom_c.go(int),
     lambda: runloom_c.Socket.__new__(runloom_c.Socket),
-    closed_socket, list, tuple, dict, object, Raises, OwnSocket, runloom_c.Lock, runloom_c.RLock,
+    lambda: runloom.tls.Context()._native(False),
+    lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+    runloom.tls.Context, tls_socket, closed_socket, list, tuple, dict, object, Raises, OwnSocket, runloom_c.Lock, runloom_c.RLock,
 ]  # fmt: skip
 OBJECTS: list[Callable[[], Any]] = [
     lambda: runloom_c.Chan(1),
@@ -96,6 +121,8 @@ OBJECTS: list[Callable[[], Any]] = [
     lambda: runloom_c.Socket(socket.AF_INET, socket.SOCK_DGRAM),
     lambda: runloom_c.Socket.__new__(runloom_c.Socket),
     lambda: runloom_c.go(int),
+    lambda: tls_socket(True),
+    tls_socket, stock_socket, runloom.tls.Context,
     closed_socket, OwnSocket, runloom_c.Lock, runloom_c.RLock, runloom_c.Mutex, runloom_c.Event,
     runloom_c.Condition, runloom_c.Semaphore, runloom_c.Socket,
 ]  # fmt: skip
@@ -103,14 +130,15 @@ KEYWORDS = [
     "timeout", "n", "blocking", "fn", "fd", "events", "timeout_ms", "cases", "default", "capacity",
     "value", "lock", "predicate", "stack_size", "limit", "foreign_wakeable", "backlog", "buffer",
     "nbytes", "flags", "buf", "sock", "data", "mode", "family", "type", "proto", "fileno", "file",
-    "offset", "count", "bogus", "\ud800",
+    "offset", "count", "context", "server_side", "server_hostname", "session", "received",
+    "handshake_timeout", "do_handshake", "cafile", "cadata", "certfile", "bogus", "\ud800",
 ]  # fmt: skip
 
 
 def functions() -> list[Callable[..., Any]]:
     return [
         getattr(module, name)
-        for module in (runloom_c, runloom, runloom.sync)
+        for module in (runloom_c, runloom, runloom.sync, runloom.tls)
         for name in dir(module)
         if not name.startswith("__") and name not in EXCLUDED and callable(getattr(module, name))
     ]

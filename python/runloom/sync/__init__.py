@@ -99,6 +99,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def run(main_fn: Callable[[], object] | None = None) -> int:
     """Run fibers until all have ended; return how many did. As runloom.run(1, main_fn).
 
