@@ -110,7 +110,8 @@ CHOICES: list[Callable[[], Any]] = [
     lambda: runloom_c.Socket.__new__(runloom_c.Socket),
     lambda: runloom.tls.Context()._native(False),
     lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-    runloom.tls.Context, tls_socket, closed_socket, list, tuple, dict, object, Raises, OwnSocket, runloom_c.Lock, runloom_c.RLock,
+    runloom.tls.Context, tls_socket, closed_socket, list, tuple, dict, object, Raises, OwnSocket,
+    runloom_c.Lock, runloom_c.RLock,
 ]  # fmt: skip
 OBJECTS: list[Callable[[], Any]] = [
     lambda: runloom_c.Chan(1),

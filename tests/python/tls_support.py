@@ -15,7 +15,7 @@ import trustme
 from socket_support import LIMIT, go, join, own_pair
 
 import runloom.sync as sync
-from runloom.tls import Context, TLSSocket, create_default_context
+from runloom.tls import Context, create_default_context
 
 NATIVE, STOCK = "native", "stock"
 BOTH = (NATIVE, STOCK)
@@ -116,5 +116,3 @@ def tls_listener(context: Any, **options: Any) -> Iterator[sync.TLSListener]:
 def port_of(listener: Any) -> int:
     return int(listener.getsockname()[1])
 
-
-__all__ = ["TLSSocket"]
