@@ -1,7 +1,7 @@
 import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import GenericAlias
+from types import GenericAlias, TracebackType
 from typing import (
     IO,
     Any,
@@ -31,6 +31,32 @@ _Frame: TypeAlias = tuple[str, int | None, str]
 __version__: Final[str]
 
 class Cancelled(BaseException): ...
+
+@disjoint_base
+class CancelScope:
+    deadline: float
+    def __new__(
+        cls,
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+        shield: bool = False,
+    ) -> Self: ...
+    @property
+    def cancel_called(self) -> bool: ...
+    @property
+    def cancelled_caught(self) -> bool: ...
+    @property
+    def shield(self) -> bool: ...
+    def cancel(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> bool: ...
 
 # ---------------------------------------------------------------- fibers
 

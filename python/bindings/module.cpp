@@ -10,6 +10,7 @@
 #include "core/introspect.hpp"
 #include "core/park.hpp"
 #include "core/run.hpp"
+#include "core/scope.hpp"
 #include "core/shutdown.hpp"
 #include "core/signals.hpp"
 #include "core/spawn.hpp"
@@ -40,10 +41,10 @@ bool init_module(PyObject* module) {
   return init_homes() && init_signals() && init_errors(module) &&
          PyModule_AddStringConstant(module, "__version__", RUNLOOM_VERSION) == 0 &&
          // what there is
-         init_g(module) && add_spawn_functions(module) && add_park_functions(module) &&
-         add_run_functions(module) && add_blocking(module) && add_config_functions(module) &&
-         add_introspect_functions(module) && add_sync(module) && add_net(module) &&
-         add_tls(module) &&
+         init_g(module) && add_cancel_scope(module) && add_spawn_functions(module) &&
+         add_park_functions(module) && add_run_functions(module) && add_blocking(module) &&
+         add_config_functions(module) && add_introspect_functions(module) && add_sync(module) &&
+         add_net(module) && add_tls(module) &&
          // what the interpreter has to know
          add_fork_functions(module) && rl_pystate_watch_gc() == 0 && guard_imports() &&
          watch_interpreter_end();

@@ -33,9 +33,11 @@ from runloom_c import (
 from runloom_c import dump_fibers as dump
 from runloom_c import fiber as fiber_fast
 
+from .cancel import CancelScope, shield, timeout
 from .runtime import Goroutine, current, fiber, run, sleep, yield_, yield_now
 
 __all__ = [
+    "CancelScope",
     "Cancelled",
     "Chan",
     "G",
@@ -55,8 +57,10 @@ __all__ = [
     "prewarm",
     "run",
     "select",
+    "shield",
     "sleep",
     "stats",
+    "timeout",
     "wait_fd",
     "warmup",
     "yield_",

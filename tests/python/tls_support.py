@@ -115,4 +115,3 @@ def tls_listener(context: Any, **options: Any) -> Iterator[sync.TLSListener]:
 
 def port_of(listener: Any) -> int:
     return int(listener.getsockname()[1])
-

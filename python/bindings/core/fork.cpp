@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/g.hpp"
+#include "core/scope.hpp"
 #include "core/signals.hpp"
 #include "support/ref.hpp"
 #include "support/types.hpp"
@@ -52,6 +53,7 @@ void drop_g(G& g) {
   if (home == tl_home) rl_pystate_abandon(state_of(g.local), home->pyhub);
   new (&g.joiners) runloom::detail::WaitList();
   g.local->g = nullptr;
+  forget_scopes(g);
   finish_g(g, GState::dropped, nullptr);
   Py_DECREF(g.object());  // the scheduler's
 }

@@ -48,6 +48,7 @@ G* new_g(PyObject* fn, PyObject* args, PyObject* kwargs) {
   g->kwargs = Py_XNewRef(kwargs);
   g->outcome = nullptr;
   g->interrupt = nullptr;
+  g->scopes = nullptr;
   g->home = nullptr;
   g->local = nullptr;
   new (&g->fiber) FiberHandle();

@@ -14,6 +14,8 @@
 
 namespace runloom::python {
 
+struct Scope;
+
 enum class GState : std::uint8_t { fresh, started, returned, raised, dropped };
 
 struct G {
@@ -23,6 +25,7 @@ struct G {
   PyObject* kwargs;     // dict, or null: none
   PyObject* outcome;    // once it has ended: its result, or the exception that it raised
   PyObject* interrupt;  // what its next parking call raises instead of Cancelled
+  Scope* scopes;        // that it is in, the innermost one; keeps them
   Home* home;           // null: it has ended, or will never go on
   FiberLocal* local;    // while home is not null
   FiberHandle fiber;

@@ -4,6 +4,7 @@
 
 #include "core/g.hpp"
 #include "core/gil.hpp"
+#include "core/scope.hpp"
 #include "runloom/sched/error.hpp"
 #include "structmember.h"
 #include "support/args.hpp"
@@ -29,7 +30,8 @@ PyObject* raise_cancelled() {
     return nullptr;
   }
   if (!g || !g->interrupt) {
-    PyErr_SetString(cancelled_error, "the fiber was cancelled");
+    PyErr_SetString(cancelled_error, g && g->scopes && !g->cancelled ? "the scope was cancelled"
+                                                                     : "the fiber was cancelled");
     return nullptr;
   }
   if (!g->cancelled) g->fiber.uncancel();
@@ -154,7 +156,7 @@ PyObject* park(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* nam
   ParkGuard guard;
   const Result<void> parked = this_fiber::park(deadline, foreign != 0);
   if (parked) Py_RETURN_FALSE;
-  if (parked.error() == make_error_code(Errc::timed_out)) Py_RETURN_TRUE;
+  if (own_time_is_up(parked.error(), deadline)) Py_RETURN_TRUE;
   return raise(parked.error());
 }
 

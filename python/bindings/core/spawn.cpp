@@ -11,6 +11,7 @@
 #include "core/decimal_context.hpp"
 #include "core/gil.hpp"
 #include "core/run.hpp"
+#include "core/scope.hpp"
 #include "core/signals.hpp"
 #include "runloom/sched/error.hpp"
 #include "support/args.hpp"
@@ -54,6 +55,8 @@ void live(FiberLocal& local) {
   const bool drop = home.unwinding || g.cancelled;
   if (local.inherits && !drop) own_decimal_context();
   PyObject* outcome = drop ? never_begun() : call(g);
+  if (g.scopes) [[unlikely]]
+    leave_scopes(g);  // generators that it has not ended are in them
   // A signal that the fiber was to be told of by its next wait, which never came.
   PyObject* late = std::exchange(g.interrupt, nullptr);
   if (outcome) [[likely]] {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/scope.hpp"
 #include "net/unlocked.hpp"
 #include "runloom/net/address.hpp"
 #include "support/args.hpp"
@@ -263,7 +264,7 @@ namespace {
 
 PyObject* raise_with_address(std::error_code error, const SocketAddress& address) {
   const std::string where = to_text(address);
-  if (error == make_error_code(Errc::timed_out))
+  if (error == make_error_code(Errc::timed_out) && !scope_has_ended())
     return PyErr_Format(PyExc_TimeoutError, "timed out: %s", where.c_str());
   const bool to_itself = error == make_error_code(Errc::self_connect);
   if (!to_itself && error.category() != std::system_category()) return raise(error);

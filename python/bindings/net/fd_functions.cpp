@@ -1,6 +1,7 @@
 #include "net/fd_functions.hpp"
 
 #include "core/park.hpp"
+#include "core/scope.hpp"
 #include "net/address.hpp"
 #include "net/buffer.hpp"
 #include "net/fd_argument.hpp"
@@ -136,7 +137,12 @@ PyObject* wait_fd(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
   const Deadline deadline = timeout_ms < 0 ? Deadline::never() : after_seconds(timeout_ms / 1000);
   ParkGuard guard;
   const auto ready = net::wait_fd(fd, static_cast<unsigned>(events), deadline);
-  return ready ? PyLong_FromUnsignedLong(*ready) : raise(ready.error());
+  if (!ready && own_time_is_up(ready.error(), deadline)) return PyLong_FromLong(0);
+  if (!ready) return raise(ready.error());
+  // The time that was up may be that of a scope around.
+  if (*ready == 0 && !own_time_is_up(make_error_code(Errc::timed_out), deadline))
+    return raise(make_error_code(Errc::timed_out));
+  return PyLong_FromUnsignedLong(*ready);
 }
 
 // fd_read(fd, n) -> bytes, or fd_read(fd, buffer, n) -> int

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/park.hpp"
+#include "core/scope.hpp"
 #include "net/socket.hpp"
 #include "runloom/net/unix_socket.hpp"
 #include "support/args.hpp"
@@ -138,7 +139,8 @@ PyObject* connect_ex(PyObject* self, PyObject* address) {
   const std::error_code error = connected.error();
   if (error.category() == std::system_category()) return PyLong_FromLong(error.value());
   if (error == make_error_code(Errc::closed)) return PyLong_FromLong(EBADF);
-  if (error == make_error_code(Errc::timed_out)) return PyLong_FromLong(EAGAIN);
+  if (error == make_error_code(Errc::timed_out) && !scope_has_ended())
+    return PyLong_FromLong(EAGAIN);
   if (error == make_error_code(Errc::self_connect)) return PyLong_FromLong(ECONNREFUSED);
   return raise(error);
 }

@@ -4,6 +4,7 @@
 
 #include "core/config.hpp"
 #include "core/park.hpp"
+#include "core/scope.hpp"
 #include "runloom/sched/error.hpp"
 #include "support/ref.hpp"
 
@@ -28,6 +29,8 @@ PyObject* raise_own(Errc error, const std::error_code& code) {
     case Errc::cancelled:
       return raise_cancelled();
     case Errc::timed_out:
+      // By a scope around the call, and not by a time of its own.
+      if (scope_has_ended()) return raise_cancelled();
       return raise_text(PyExc_TimeoutError, "timed out");
     case Errc::closed:
       return raise_errno(EBADF);

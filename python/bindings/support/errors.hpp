@@ -14,7 +14,7 @@ extern PyObject* cancelled_error;
 // Sets the exception that `error` stands for and returns null:
 //   cancelled       -> what interrupts the calling fiber (a signal handler's exception), else
 //                      runloom.Cancelled
-//   timed_out       -> TimeoutError
+//   timed_out       -> TimeoutError; Cancelled when a scope around the call has ended it
 //   closed          -> OSError(EBADF)
 //   park_forbidden  -> RuntimeError that names the place
 //   an errno        -> the OSError of that number

@@ -42,7 +42,7 @@ PyObject* wait(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   if (!parse(signature, args, count, names, value) || !to_deadline(value[0], deadline) ||
       !require_held(condition, "wait"))
     return nullptr;
-  return true_or_timed_out(wait_until(condition, deadline));
+  return true_or_timed_out(wait_until(condition, deadline), deadline);
 }
 
 // Returns what the predicate said last.
@@ -62,7 +62,7 @@ PyObject* wait_for(PyObject* self, PyObject* const* args, Py_ssize_t count, PyOb
     if (is_true < 0) return nullptr;
     if (is_true || timed_out) return answer.release();
     const Result<void> woken = wait_until(condition, deadline);
-    timed_out = !woken && woken.error() == make_error_code(Errc::timed_out);
+    timed_out = !woken && own_time_is_up(woken.error(), deadline);
     if (!woken && !timed_out) return raise(woken.error());
   }
 }
@@ -98,12 +98,14 @@ PyObject* acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
       !to_acquire_deadline(value[0], value[1], deadline))
     return nullptr;
   return true_or_timed_out(
-      as_condition(self).lock.with([&](auto& mutex) { return lock_until(mutex, deadline); }));
+      as_condition(self).lock.with([&](auto& mutex) { return lock_until(mutex, deadline); }),
+      deadline);
 }
 
 PyObject* enter(PyObject* self, PyObject*) {
   return true_or_timed_out(as_condition(self).lock.with(
-      [](auto& mutex) { return lock_until(mutex, Deadline::never()); }));
+                               [](auto& mutex) { return lock_until(mutex, Deadline::never()); }),
+                           Deadline::never());
 }
 
 PyObject* release(PyObject* self, PyObject*) {

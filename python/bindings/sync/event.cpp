@@ -32,7 +32,7 @@ PyObject* event_wait(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
   Event& event = unwrap<Event>(self);
   if (event.is_set()) Py_RETURN_TRUE;
   SharedWait wait;
-  return true_or_timed_out(event.wait(deadline));
+  return true_or_timed_out(event.wait(deadline), deadline);
 }
 
 PyObject* make_event(PyTypeObject* type, PyObject* args, PyObject* kwargs) {

@@ -23,7 +23,7 @@ PyObject* acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
   if (!parse(signature, args, count, names, value) ||
       !to_acquire_deadline(value[0], value[1], deadline))
     return nullptr;
-  return true_or_timed_out(lock_until(unwrap<M>(self), deadline));
+  return true_or_timed_out(lock_until(unwrap<M>(self), deadline), deadline);
 }
 
 template <class M>

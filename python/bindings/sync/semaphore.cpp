@@ -40,7 +40,7 @@ PyObject* acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
   if (permits > semaphore.capacity()) return raise_too_many(semaphore);
   if (semaphore.try_acquire(permits)) Py_RETURN_TRUE;
   SharedWait wait;
-  return true_or_timed_out(semaphore.acquire(permits, deadline));
+  return true_or_timed_out(semaphore.acquire(permits, deadline), deadline);
 }
 
 PyObject* try_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -75,7 +75,7 @@ PyObject* enter(PyObject* self, PyObject*) {
   Semaphore& semaphore = unwrap<Semaphore>(self);
   if (semaphore.try_acquire()) Py_RETURN_TRUE;
   SharedWait wait;
-  return true_or_timed_out(semaphore.acquire());
+  return true_or_timed_out(semaphore.acquire(), Deadline::never());
 }
 
 PyObject* leave(PyObject* self, PyObject* const*, Py_ssize_t) {

@@ -4,16 +4,17 @@
 #include <Python.h>
 
 #include "core/park.hpp"
+#include "core/scope.hpp"
 #include "runloom/sched/error.hpp"
 #include "support/errors.hpp"
 
 namespace runloom::python {
 
 // The answer of a wait with a timeout: True, False when the time was up, else the exception.
-inline PyObject* true_or_timed_out(const Result<void>& waited) {
+inline PyObject* true_or_timed_out(const Result<void>& waited, Deadline deadline) {
   if (waited) [[likely]]
     Py_RETURN_TRUE;
-  if (waited.error() == make_error_code(Errc::timed_out)) Py_RETURN_FALSE;
+  if (own_time_is_up(waited.error(), deadline)) Py_RETURN_FALSE;
   return raise(waited.error());
 }
 

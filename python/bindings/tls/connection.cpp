@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/park.hpp"
+#include "core/scope.hpp"
 #include "net/buffer.hpp"
 #include "net/socket.hpp"
 #include "runloom/sched/cancel.hpp"
@@ -392,7 +393,7 @@ bool establish(TLSSocket& socket, Deadline deadline) {
   if (socket.raised) {
     raise_again(std::exchange(socket.raised, nullptr));
   } else if (done.error() == make_error_code(Errc::timed_out) &&
-             socket.handshake_deadline.passed()) {
+             socket.handshake_deadline.passed() && !scope_has_ended()) {
     socket.stream.close();
     PyErr_SetString(PyExc_TimeoutError, "the TLS handshake timed out");
   } else {
