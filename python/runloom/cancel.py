@@ -4,9 +4,9 @@
         conn = sync.tcp_connect("example.org", 80)
         reply = ask(conn)
 
-Cancellation is level-triggered: once a scope is cancelled, or its time is up, every call inside that
-waits raises runloom.Cancelled, until the block is left. So a block ends although something in it
-catches too much; clean-up that has to wait goes into a shield().
+Cancellation is level-triggered: once a scope is cancelled, or its time is up, every call inside
+that waits raises runloom.Cancelled, until the block is left. So a block ends although something in
+it catches too much; clean-up that has to wait goes into a shield().
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from runloom_c import Cancelled, CancelScope
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import Literal, Self
 
 __all__ = ["CancelScope", "Cancelled", "shield", "timeout"]
 
 
-class timeout(CancelScope):  # noqa: N801 -- it is used as a function
+class timeout(CancelScope):  # used as a function
     """A block that may take so many seconds, after which TimeoutError is raised at its end.
 
     None: as long as it likes. The time can be changed by `deadline`. Inside the block the calls
@@ -40,7 +40,7 @@ class timeout(CancelScope):  # noqa: N801 -- it is used as a function
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> Literal[False]:
         if not super().__exit__(kind, error, traceback):
             return False
         raise TimeoutError("timed out") from error

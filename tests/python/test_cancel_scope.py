@@ -205,9 +205,8 @@ def test_the_inner_of_two_scopes_ends_first() -> None:
             raise AssertionError("the inner scope has caught the outer one's")
         assert outer.cancelled_caught
         assert not inner.cancelled_caught
-        with pytest.raises(TimeoutError), timeout(0.001):
-            with timeout(LIMIT):
-                forever()
+        with pytest.raises(TimeoutError), timeout(0.001), timeout(LIMIT):
+            forever()
         # The inner time is longer.
         with CancelScope(0.001) as outer, CancelScope(LIMIT) as inner:
             forever()
@@ -363,9 +362,8 @@ def test_wrong_arguments() -> None:
 def test_a_scope_is_entered_once() -> None:
     def main() -> None:
         scope = CancelScope()
-        with scope:
-            with pytest.raises(RuntimeError, match="entered once"), scope:
-                pass
+        with scope, pytest.raises(RuntimeError, match="entered once"), scope:
+            pass
         with pytest.raises(RuntimeError, match="entered once"), scope:
             pass
         assert scope.__exit__(None, None, None) is False

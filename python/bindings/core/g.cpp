@@ -229,6 +229,12 @@ PyObject* g_wake(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// _wait(): as join(), but the outcome stays unseen.
+PyObject* g_wait(PyObject* self, PyObject*) {
+  if (join_g(*as_g(self), Deadline::never()) < 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyObject* g_cancel(PyObject* self, PyObject*) {
   return PyBool_FromLong(cancel_g(*as_g(self)));
 }
@@ -258,6 +264,7 @@ PyMethodDef g_methods[] = {
     method("wake", &g_wake, METH_NOARGS,
            "wake($self, /)\n--\n\n"
            "Give the fiber a permit: ends its park, or lets its next one return at once."),
+    method("_wait", &g_wait, METH_NOARGS, nullptr),
     method("cancel", &g_cancel, METH_NOARGS,
            "cancel($self, /)\n--\n\n"
            "Raise Cancelled from what the fiber waits in, and from every wait to come.\n\n"

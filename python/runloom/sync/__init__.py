@@ -44,6 +44,7 @@ from runloom_c import _sync_fiber as fiber
 from runloom_c import current_g as current
 from runloom_c import sched_yield as yield_now
 
+from .primitives import Group, Once, RWMutex, WaitGroup, Watch, once_func, once_value
 from .socket import (
     Socket,
     socketpair,
@@ -53,6 +54,7 @@ from .socket import (
     unix_connect,
     unix_listen,
 )
+from .tasks import Future, JoinSet, gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,14 +65,24 @@ __all__ = [
     "Chan",
     "Condition",
     "Event",
+    "Future",
+    "Group",
+    "JoinSet",
     "Lock",
     "Mutex",
+    "Once",
     "RLock",
+    "RWMutex",
     "Semaphore",
     "Socket",
     "TLSListener",
+    "WaitGroup",
+    "Watch",
     "current",
     "fiber",
+    "gather",
+    "once_func",
+    "once_value",
     "park",
     "park_self",
     "run",
