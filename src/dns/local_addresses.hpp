@@ -11,7 +11,7 @@
 namespace runloom::dns {
 
 struct LocalAddress {
-  in6_addr ip;  // an IPv4 address mapped
+  in6_addr ip{};  // an IPv4 address mapped
   unsigned prefix = 0;
   std::uint32_t interface = 0;
   bool deprecated = false;
