@@ -1,6 +1,6 @@
 // Connects to a TLS server, sends what stands on the standard input and writes what comes back.
 //
-//     printf 'hello\n' | build/release/examples/example_tls_client 127.0.0.1:7443 localhost
+//     printf 'hello\n' | build/release/examples/example_tls_client localhost:7443 localhost
 //     cert.pem
 //
 // Two fibers use the connection at the same time, one for each direction: TLS streams are full
@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <string>
 
+#include "runloom/dns/dial.hpp"
 #include "runloom/net/copy.hpp"
 #include "runloom/net/stdio.hpp"
 #include "runloom/net/tcp_stream.hpp"
@@ -21,10 +22,15 @@
 using namespace runloom;
 using namespace std::chrono_literals;
 
-static Result<void> talk(const net::Address& address, const tls::Context& context,
+static Result<void> talk(const std::string& target, const tls::Context& context,
                          const std::string& host) {
-  RUNLOOM_TRY(auto tcp, net::TcpStream::connect(address, {}, Deadline::after(10s)));
-  RUNLOOM_TRY(auto stream, tls::Stream::client(std::move(tcp), context, {.host = host}));
+  std::string problem;
+  auto tcp = dns::dial(target, {}, Deadline::after(10s), &problem);
+  if (!tcp) {
+    std::fprintf(stderr, "%s\n", problem.c_str());
+    return Unexpected{tcp.error()};
+  }
+  RUNLOOM_TRY(auto stream, tls::Stream::client(*std::move(tcp), context, {.host = host}));
   if (auto ok = stream.handshake(Deadline::after(10s)); !ok) {
     std::fprintf(stderr, "%s\n", stream.explain(ok.error()).c_str());
     return ok;
@@ -47,12 +53,8 @@ static Result<void> talk(const net::Address& address, const tls::Context& contex
 }
 
 int main(int argc, char** argv) {
-  std::string problem = "an address, a host and the roots are needed";
-  const auto address = net::Address::parse(argc > 1 ? argv[1] : "", &problem);
-  if (!address || (argc != 4 && argc != 6)) {
-    std::fprintf(stderr,
-                 "%s\nusage: example_tls_client ADDRESS:PORT HOST ROOTS [CERTIFICATE KEY]\n",
-                 problem.c_str());
+  if (argc != 4 && argc != 6) {
+    std::fprintf(stderr, "usage: example_tls_client HOST:PORT NAME ROOTS [CERTIFICATE KEY]\n");
     return 2;
   }
   tls::ContextOptions options;
@@ -62,11 +64,12 @@ int main(int argc, char** argv) {
     options.identities[0].certificate_file = argv[4];
     options.identities[0].key_file = argv[5];
   }
+  std::string problem;
   const auto context = tls::Context::client(options, &problem);
   if (!context) {
     std::fprintf(stderr, "%s\n", problem.c_str());
     return 1;
   }
-  const std::string host = argv[2];
-  return runloom::run([&] { return talk(*address, *context, host); }) ? 0 : 1;
+  const std::string target = argv[1], host = argv[2];
+  return runloom::run([&] { return talk(target, *context, host); }) ? 0 : 1;
 }

@@ -47,6 +47,12 @@ std::shared_ptr<Config> load_config(const ResolverOptions& options) {
   config->hosts = HostsFile::parse(read_file(options.hosts));
   config->services = Services::parse(read_file(options.services));
   config->sources = parse_nsswitch(read_file(options.nsswitch));
+  if (!options.sources.empty()) {
+    std::string line = "hosts:";
+    for (const std::string& source : options.sources)
+      line += ' ' + source;
+    config->sources = parse_nsswitch(line);
+  }
   config->multi = parse_host_conf_multi(read_file(options.host_conf));
   config->gai = parse_gai_conf(read_file(options.gai_conf));
   return config;

@@ -51,19 +51,22 @@ bool matches(const Protocol& known, const Hints& hints) noexcept {
   return hints.protocol == 0 || known.any_protocol || hints.protocol == known.protocol;
 }
 
-// strtoul(3) on the whole text; none: it is a name.
-std::optional<int> service_number(const std::string& text) noexcept {
+// strtoul(3) on the whole text; false: it is a name. A negative number is one, too, as glibc has
+// it, although AI_NUMERICSERV lets it pass.
+bool is_number(const std::string& text, int& number) noexcept {
   char* end = nullptr;
-  const unsigned long number = std::strtoul(text.c_str(), &end, 10);
-  if (end != text.c_str() + text.size()) return std::nullopt;
-  const int port = static_cast<int>(number);  // as glibc, which then asks whether it is negative
-  if (port < 0) return std::nullopt;
-  return port;
+  number = static_cast<int>(std::strtoul(text.c_str(), &end, 10));
+  return end == text.c_str() + text.size();
 }
 
 // Without `services` only what needs no file: none when a file is needed.
 std::optional<Result<ServiceTuples>> find_service(const std::optional<std::string>& service,
                                                   const Hints& hints, const Services* services) {
+  int number = 0;
+  if (service && !is_number(*service, number)) {
+    if (hints.flags & AI_NUMERICSERV) return fail(DnsErrc::not_found);
+    number = -1;
+  }
   const bool chosen = hints.socktype != 0 || hints.protocol != 0;
   const Protocol* known = std::begin(kProtocols);
   if (chosen) {
@@ -73,17 +76,12 @@ std::optional<Result<ServiceTuples>> find_service(const std::optional<std::strin
       return fail(hints.socktype != 0 ? DnsErrc::socket_type : DnsErrc::service);
     if (service && known->no_service) return fail(DnsErrc::service);
   }
-  std::optional<int> number = 0;
-  if (service) {
-    number = service_number(*service);
-    if (!number && (hints.flags & AI_NUMERICSERV)) return fail(DnsErrc::not_found);
-  }
   const auto tuple = [&](const Protocol& p, std::uint16_t port) {
     return ServiceTuple{p.socktype, p.any_protocol ? hints.protocol : p.protocol, port};
   };
   ServiceTuples tuples;
-  if (number) {
-    const auto port = static_cast<std::uint16_t>(*number);
+  if (number >= 0) {
+    const auto port = static_cast<std::uint16_t>(number);
     if (chosen) return ServiceTuples{tuple(*known, port)};
     for (const Protocol& p : kProtocols)
       if (p.by_default) tuples.push_back(tuple(p, port));

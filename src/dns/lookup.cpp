@@ -52,14 +52,20 @@ void take_addresses(const Reply& reply, Found& found, bool takes_canonical) {
   if (any && takes_canonical) found.canonical = name;
 }
 
-Said said(const SearchResult& result, std::size_t types) {
+Said said(const SearchResult& result, std::size_t types, int flags) {
   Said out;
   switch (result.miss) {
     case Miss::none:
       for (std::size_t i = 0; i < types; ++i)
         take_addresses(result.replies[i], out.found, out.found.canonical.empty());
-      // Nothing but an alias: glibc calls that an unknown host.
-      if (!out.found.addresses.empty()) out.status = Status::success;
+      // Nothing but an alias: glibc calls that an unknown host, but where it asks for
+      // IPv4 alone and for no canonical name.
+      if (!out.found.addresses.empty()) {
+        out.status = Status::success;
+      } else {
+        out.no_data = types == 1 && !(flags & AI_CANONNAME) &&
+                      result.replies[0].answer->type == RecordType::a;
+      }
       break;
     case Miss::no_data:
       out.no_data = true;
@@ -75,6 +81,14 @@ Said said(const SearchResult& result, std::size_t types) {
   return out;
 }
 
+// Where there are IPv6 addresses AI_V4MAPPED without AI_ALL wants no mapped one, not even one that
+// stands there as such.
+void drop_mapped(Found& found) {
+  std::erase_if(found.addresses, [](const IpAddress& address) {
+    return address.family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&address.bytes);
+  });
+}
+
 Said ask_files(const NameLookup& lookup, const Config& config, Counters& counters) {
   Said out;
   const auto find = [&](int family) {
@@ -84,6 +98,7 @@ Said ask_files(const NameLookup& lookup, const Config& config, Counters& counter
     return true;
   };
   bool any = find(lookup.family);
+  const bool has_ipv6 = any && lookup.family == AF_INET6;
   if (lookup.family == AF_INET6 && (lookup.flags & AI_V4MAPPED) &&
       (!any || (lookup.flags & AI_ALL))) {
     Found ipv6 = std::move(out.found);
@@ -101,6 +116,8 @@ Said ask_files(const NameLookup& lookup, const Config& config, Counters& counter
       out.found = std::move(ipv6);
     }
   }
+  if (any && has_ipv6 && (lookup.flags & (AI_V4MAPPED | AI_ALL)) == AI_V4MAPPED)
+    drop_mapped(out.found);
   if (!any) return out;
   counters.from_files.add();
   out.status = Status::success;
@@ -114,7 +131,7 @@ Result<Said> ask_dns(Resolver::Impl& impl, const NameLookup& lookup, const Confi
   constexpr RecordType ipv6[] = {RecordType::aaaa};
   const auto ask = [&](std::span<const RecordType> types) -> Result<Said> {
     RUNLOOM_TRY(const SearchResult result, search(impl, lookup.name, types, config, deadline));
-    return said(result, types.size());
+    return said(result, types.size(), lookup.flags);
   };
   if (lookup.family == AF_INET || (lookup.family == AF_UNSPEC && config.resolv.no_aaaa))
     return ask(ipv4);
@@ -126,17 +143,17 @@ Result<Said> ask_dns(Resolver::Impl& impl, const NameLookup& lookup, const Confi
     RUNLOOM_TRY(out, ask(ipv6));
   }
   const bool any = out.status == Status::success;
+  if (any && (lookup.flags & (AI_V4MAPPED | AI_ALL)) == AI_V4MAPPED) drop_mapped(out.found);
   if (!(lookup.flags & AI_V4MAPPED) || (any && !(lookup.flags & AI_ALL))) return out;
   RUNLOOM_TRY(Said more, ask(ipv4));
   for (IpAddress& address : more.found.addresses)
     address = mapped(address);
   if (!any) {
-    // Both are known to have nothing, or not.
-    const bool unavailable = out.status == Status::unavailable;
-    if (more.status != Status::success) {
-      more.no_data = more.no_data || out.no_data;
-      if (!unavailable) more.again = {};
-    }
+    if (more.status == Status::success) return more;
+    // The name is known when both say so, and another try may help when both say that.
+    const bool known = (more.no_data || more.again) && (out.no_data || out.again);
+    if (!out.again) more.again = {};
+    more.no_data = known && !more.again;
     return more;
   }
   out.found.addresses.insert(out.found.addresses.end(), more.found.addresses.begin(),

@@ -78,7 +78,7 @@ std::vector<Source> parse_nsswitch(std::string_view text) {
     if (!line.starts_with(':')) continue;
     if (auto sources = parse_sources(line.substr(1)); !sources.empty()) return sources;
   }
-  return parse_sources("dns [!UNAVAIL=return] files");
+  return parse_sources("files dns");
 }
 
 bool parse_host_conf_multi(std::string_view text) {

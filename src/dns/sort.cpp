@@ -19,8 +19,9 @@ in6_addr as_ipv6(const IpAddress& address) noexcept {
   return address.family == AF_INET ? mapped(address).bytes : address.bytes;
 }
 
-int scope_of(const in6_addr& ip, const GaiConf& conf) noexcept {
-  if (IN6_IS_ADDR_V4MAPPED(&ip)) {
+// A mapped address that is asked for as IPv6 has the scope of any other, as glibc sees it.
+int scope_of(const in6_addr& ip, int family, const GaiConf& conf) noexcept {
+  if (family == AF_INET) {
     in_addr ipv4;
     std::memcpy(&ipv4, ip.s6_addr + 12, 4);
     return conf.ipv4_scope(ipv4);
@@ -90,13 +91,14 @@ void find_sources(std::vector<Destination>& destinations, const LocalAddresses& 
 
 int compare(const Destination& a, const Destination& b, const GaiConf& conf) noexcept {
   const in6_addr a_to = as_ipv6(a.address), b_to = as_ipv6(b.address);
-  const int a_scope = scope_of(a_to, conf), b_scope = scope_of(b_to, conf);
+  const int a_scope = scope_of(a_to, a.address.family, conf),
+            b_scope = scope_of(b_to, b.address.family, conf);
   // Rule 1: what can be reached.
   if (const int order = by(a.reachable, b.reachable); order != 0) return order;
   if (a.reachable) {
     // Rule 2: a source of the same scope.
-    if (const int order =
-            by(a_scope == scope_of(a.source, conf), b_scope == scope_of(b.source, conf));
+    if (const int order = by(a_scope == scope_of(a.source, a.address.family, conf),
+                             b_scope == scope_of(b.source, b.address.family, conf));
         order != 0)
       return order;
     // Rule 3: no deprecated source. Rule 4: a home address.

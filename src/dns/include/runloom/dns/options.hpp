@@ -23,6 +23,8 @@ struct ResolverOptions {
   std::string host_conf = "/etc/host.conf";
   std::string gai_conf = "/etc/gai.conf";
 
+  // Where not empty, instead of what nsswitch.conf says: "files", "dns", in order.
+  std::vector<std::string> sources{};
   // Where not empty or zero, instead of what resolv.conf says.
   std::vector<net::Address> servers{};   // asked in this order
   std::chrono::milliseconds timeout{0};  // for an answer, in the first round over the servers
