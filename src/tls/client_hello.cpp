@@ -12,6 +12,11 @@
 namespace runloom::tls {
 namespace {
 
+// A hello may carry some 30,000 names of one letter, which would be a megabyte of strings for each
+// client that then says nothing more.
+constexpr std::size_t kMostProtocols = 256;
+constexpr std::size_t kLongestName = 255;
+
 // The extension's bytes, empty without it.
 std::span<const unsigned char> extension(SSL* ssl, unsigned int type) noexcept {
   const unsigned char* data = nullptr;
@@ -48,7 +53,7 @@ std::string server_name(std::span<const unsigned char> bytes) {
     if (!take_vector(list, 2, name)) return {};
     if (type != TLSEXT_NAMETYPE_host_name) continue;
     std::string lower = text(name);
-    if (lower.find('\0') != std::string::npos) return {};
+    if (lower.find('\0') != std::string::npos || lower.size() > kLongestName) return {};
     std::transform(lower.begin(), lower.end(), lower.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return lower;
@@ -62,7 +67,7 @@ std::vector<std::string> protocols(std::span<const unsigned char> bytes) {
   std::span<const unsigned char> list;
   if (!take_vector(bytes, 2, list)) return out;
   std::span<const unsigned char> name;
-  while (take_vector(list, 1, name))
+  while (out.size() < kMostProtocols && take_vector(list, 1, name))
     out.push_back(text(name));
   return out;
 }
@@ -100,6 +105,7 @@ void Engine::read_hello(SSL* ssl) {
 void Engine::answer_hello(std::shared_ptr<const Context::State> context, int alert) noexcept {
   hello_state_ = Hello::answered;
   hello_alert_ = alert;
+  hello_ = {};
   if (alert != 0 || !context || context == context_) return;
   begin_call();
   SSL* const ssl = ssl_.get();

@@ -75,8 +75,9 @@ Result<void> set_protocol(SSL_CTX* context, const ContextOptions& options, std::
     return refuse(problem, "no cipher suite in '" + options.cipher_suites + "'");
   if (!options.groups.empty() && SSL_CTX_set1_groups_list(context, options.groups.c_str()) != 1)
     return refuse(problem, "no group in '" + options.groups + "'");
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // Not SSL_MODE_RELEASE_BUFFERS, by which each record would take its memory anew: see
+  // Engine::rest().
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                    SSL_OP_CLEANSE_PLAINTEXT | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                    SSL_OP_PRIORITIZE_CHACHA);

@@ -92,7 +92,8 @@ Result<void> Engine::expect_host(const std::string& host) {
 // ---------------------------------------------------------------- calls
 
 void Engine::begin_call() noexcept {
-  ERR_clear_error();
+  // Emptying an empty queue walks over all of it.
+  if (ERR_peek_error() != 0) ERR_clear_error();
   errno = 0;
 }
 
@@ -143,10 +144,7 @@ Engine::Step Engine::handshake() noexcept {
   if (error_) return Step::failed;
   begin_call();
   const Step step = end_call(SSL_do_handshake(ssl_.get()));
-  if (step == Step::done) {
-    established_ = true;
-    hello_ = {};
-  }
+  if (step == Step::done) established_ = true;
   return step;
 }
 
@@ -186,6 +184,16 @@ Engine::Step Engine::write(std::span<const std::byte> data, std::size_t& count) 
   begin_call();
   const std::size_t most = std::min<std::size_t>(data.size(), SSL3_RT_MAX_PLAIN_LENGTH);
   return only_output(SSL_write_ex(ssl_.get(), data.data(), most, &count));
+}
+
+void Engine::rest() noexcept {
+  SSL* const ssl = ssl_.get();
+  // SSL_free_buffers() itself looks for ciphertext only.
+  if (!ssl || SSL_has_pending(ssl) != 0) return;
+  // What was decrypted was wiped when it was read; the whole buffer need not be, once more.
+  SSL_clear_options(ssl, SSL_OP_CLEANSE_PLAINTEXT);
+  SSL_free_buffers(ssl);
+  SSL_set_options(ssl, SSL_OP_CLEANSE_PLAINTEXT);
 }
 
 Engine::Step Engine::send_close_notify() noexcept {

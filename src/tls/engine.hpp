@@ -56,6 +56,9 @@ class Engine {
   // One record, or a part of it: how many bytes of `data` it took, which is not empty.
   Step write(std::span<const std::byte> data, std::size_t& count) noexcept;
   Step send_close_notify() noexcept;
+  // Gives OpenSSL's buffers back, some 34 KiB, unless something stands in them. The next records
+  // take them anew: for when there is nothing to do.
+  void rest() noexcept;
   // Fails without harm where the version has no such thing.
   Result<void> update_keys(bool peer_too) noexcept;
 

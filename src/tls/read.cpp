@@ -46,6 +46,7 @@ Result<void> Stream::Core::fill(Deadline deadline) {
       out.try_flush(hold, *below);
       if (out.waiting() != 0 && !out.error() && !out.sending())
         until = Deadline::earlier(deadline, Deadline::after(pause));
+      engine.rest();
       read_wait = &waiting;
     }
     Arrival arrival;

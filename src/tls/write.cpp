@@ -10,6 +10,8 @@ namespace {
 
 // Ciphertext that a writer lets pile up before it sends: as much as goes in one system call.
 constexpr std::size_t kMark = 4 * SSL3_RT_MAX_PLAIN_LENGTH;
+// But the first record goes at once, so that the peer works on it while we make the next ones.
+constexpr std::size_t kFirstMark = 1;
 // What buffers of a writev_all are gathered into when they are small, so that each does not become
 // a record of its own.
 constexpr std::size_t kGather = 4096;
@@ -50,6 +52,7 @@ Result<std::size_t> Stream::Core::write_some(std::span<const std::byte> data, De
   if (auto ok = may_write(); !ok) return Unexpected{ok.error()};
   std::size_t count = 0;
   if (engine.write(data, count) != Step::done) return Unexpected{engine.error()};
+  engine.rest();
   const auto sent = flush(hold, deadline);
   // The bytes are part of the stream, whoever sends what is left of them.
   if (sent || ends_the_call_only(sent.error())) return count;
@@ -68,12 +71,14 @@ Result<void> Stream::Core::write_records(std::span<const std::byte> data, Deadli
       return fail(Errc::timed_out);
     }
     Outbox& out = engine.port().out;
-    while (!data.empty() && out.waiting() < kMark) {
+    const std::size_t mark = sent_before ? kMark : kFirstMark;
+    while (!data.empty() && out.waiting() < mark) {
       std::size_t count = 0;
       if (engine.write(data, count) != Step::done) return Unexpected{engine.error()};
       written += count;
       data = data.subspan(count);
     }
+    if (data.empty()) engine.rest();
     if (auto ok = flush(hold, deadline); !ok) return ok;
     if (data.empty()) return {};
   }

@@ -1,5 +1,6 @@
 #include "support/tls_pki.hpp"
 
+#include <openssl/core_names.h>
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -131,6 +132,24 @@ Issued Authority::issue(const CertificateSpec& spec) const {
   const auto certificate =
       new_certificate(spec, key.get(), pair_->certificate.get(), pair_->key.get(), false);
   return {pem_of(certificate.get()) + chain_, pem_of(key.get())};
+}
+
+SecretNumbers secret_numbers(const std::string& rsa_key_pem) {
+  const auto key = key_of(rsa_key_pem);
+  SecretNumbers out;
+  for (const char* name : {OSSL_PKEY_PARAM_RSA_FACTOR1, OSSL_PKEY_PARAM_RSA_D}) {
+    BIGNUM* number = nullptr;
+    require(EVP_PKEY_get_bn_param(key.get(), name, &number) == 1, "reading an RSA key");
+    std::string bytes(static_cast<std::size_t>(BN_num_bytes(number)), '\0');
+    auto* const at = reinterpret_cast<unsigned char*>(bytes.data());
+    BN_bn2lebinpad(number, at, static_cast<int>(bytes.size()));
+    out.in_memory.push_back(bytes);
+    BN_bn2bin(number, at);
+    out.in_files.push_back(bytes);
+    OPENSSL_cleanse(bytes.data(), bytes.size());
+    BN_clear_free(number);
+  }
+  return out;
 }
 
 std::string encrypted_key(const std::string& key_pem, const std::string& password) {

@@ -44,6 +44,14 @@ class Authority {
 
 // The same key, readable with the password only.
 std::string encrypted_key(const std::string& key_pem, const std::string& password);
+// The secret numbers of an RSA key (one of its primes, the private exponent), as bytes in the order
+// in which OpenSSL calculates with them, and in that in which files have them. Leaves no other
+// copy.
+struct SecretNumbers {
+  std::vector<std::string> in_memory;
+  std::vector<std::string> in_files;
+};
+SecretNumbers secret_numbers(const std::string& rsa_key_pem);
 // As older programs wrote it, with a header in the block.
 std::string encrypted_key_old(const std::string& key_pem, const std::string& password);
 

@@ -1,6 +1,7 @@
 // Handshakes: what they agree upon, and what they fail with.
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -295,6 +296,27 @@ NET_TEST(TlsHandshake, TheHelloIsAnsweredByAFiberL20) {
     EXPECT_THROW(static_cast<void>(other.join()), std::runtime_error);
     EXPECT_EQ(pair.server.handshake().error(), TlsErrc::refused);
   }
+}
+
+// What a hello costs until it is answered is bounded.
+NET_TEST(TlsHandshake, AHelloWithManyProtocolsIsCutShort) {
+  std::vector<std::string> many;
+  for (int i = 0; i < 1000; ++i)
+    many.push_back("p" + std::to_string(i));
+  many.push_back("h2");
+  std::atomic<std::size_t> seen{0};
+  tls::ContextOptions options = server_options();
+  options.alpn = {"h2"};
+  options.on_client_hello =
+      [&](const tls::ClientHello& hello) -> Result<std::optional<tls::Context>> {
+    seen = hello.alpn.size();
+    EXPECT_EQ(hello.alpn.back(), "p255");
+    return std::optional<tls::Context>();
+  };
+  TlsPair pair(speaking(many, false), make_server(options));
+  pair.establish();
+  EXPECT_EQ(seen, 256u);
+  EXPECT_EQ(pair.server.alpn(), "h2");  // chosen from all of them
 }
 
 NET_TEST(TlsHandshake, AConnectionMayHaveAHandlerOfItsOwn) {

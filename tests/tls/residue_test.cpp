@@ -169,5 +169,54 @@ TEST(TlsResidue, NothingIsLeftOfAKeyFileOrAPassword) {
   EXPECT_LE(secret.found(), password_before);
 }
 
+// A key that was used, once everybody who could use it is gone.
+TEST(TlsResidue, NothingIsLeftOfAKeyWithoutItsContext) {
+  if (kSanitized) GTEST_SKIP() << "its memory is too large to be searched";
+  std::vector<Needle> in_memory;
+  std::vector<Needle> in_files;
+  const TempDirectory dir;
+  {
+    const Issued issued = tls_world().authority.issue({.names = {"DNS:localhost"}, .rsa = true});
+    make_file(dir / "key.pem", issued.key_pem);
+    make_file(dir / "cert.pem", issued.certificate_pem);
+    SecretNumbers numbers = secret_numbers(issued.key_pem);
+    wipe(const_cast<std::string&>(issued.key_pem));
+    // Parts from the middle: whatever stands around them, or has overwritten their ends.
+    for (std::string& number : numbers.in_memory) {
+      std::string part = number.substr(40, 48);
+      wipe(number);
+      in_memory.emplace_back(part);
+    }
+    for (std::string& number : numbers.in_files) {
+      std::string part = number.substr(40, 48);
+      wipe(number);
+      in_files.emplace_back(part);
+    }
+  }
+  std::vector<int> before;
+  for (const Needle& needle : in_files)
+    before.push_back(needle.found());
+  for (const Needle& needle : in_memory)
+    ASSERT_EQ(needle.found(), 0);
+  run_fiber_test(fiber_test_options(2), [&] {
+    tls::ContextOptions options;
+    options.identities.resize(1);
+    options.identities[0].certificate_file = dir / "cert.pem";
+    options.identities[0].key_file = dir / "key.pem";
+    const auto context = make_server(options);
+    for (const auto version : {tls::Version::tls1_2, tls::Version::tls1_3}) {
+      auto client = client_options();
+      client.max_version = version;
+      TlsPair pair(make_client(client), context);
+      pair.establish();
+    }
+    EXPECT_GT(in_memory[0].found(), 0);  // it can be found
+  });
+  for (const Needle& needle : in_memory)
+    EXPECT_EQ(needle.found(), 0);
+  for (std::size_t i = 0; i < in_files.size(); ++i)
+    EXPECT_LE(in_files[i].found(), before[i]);
+}
+
 }  // namespace
 }  // namespace runloom::test

@@ -303,8 +303,9 @@ STREAM_TEST(TlsStream, CloseWakesEverybody) {
 NET_TEST(TlsStream, CloseEndsAHandshake) {
   TlsPair pair;
   auto fiber = spawn([&] { return pair.server.handshake().error(); });
-  auto second = spawn([&] { return read_text(pair.server).error(); });
   until_parked(fiber.handle(), WaitReason::io_read);
+  auto second = spawn([&] { return read_text(pair.server).error(); });
+  until_parked(second.handle(), WaitReason::mutex);
   pair.server.close();
   EXPECT_EQ(fiber.join().value(), Errc::closed);
   EXPECT_EQ(second.join().value(), Errc::closed);

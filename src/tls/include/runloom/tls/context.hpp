@@ -45,7 +45,7 @@ struct Identity {
 // What a client said in its first message.
 struct ClientHello {
   std::string server_name{};        // in lower case; empty when it named none
-  std::vector<std::string> alpn{};  // the protocols that it offers
+  std::vector<std::string> alpn{};  // the protocols that it offers; at most the first 256
 };
 
 class Context;

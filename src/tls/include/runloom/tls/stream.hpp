@@ -20,6 +20,9 @@
 // writing by shutdown_write(), shutdown() or an error below. After a deadline or a cancel a
 // handshake, a read, and shutdown() may be called again and go on where they were.
 //
+// What was decrypted stands in the caller's memory and nowhere else: what is on the way there is
+// wiped. Who must not leave it behind wipes his own; a BufferedReader or copy() does not.
+//
 // close() releases the stream below and says nothing to the peer, for which that is a truncation;
 // say goodbye by shutdown_write() (all was said) or shutdown() (and the peer has agreed).
 #pragma once
