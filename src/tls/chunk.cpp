@@ -40,7 +40,8 @@ struct Pools {
   FreeList<kSmallChunk, 128> small;
   FreeList<kLargeChunk, 8> large;
 };
-Pools& pools() noexcept {
+// Not inlined: a fiber that goes on elsewhere must not have kept the address.
+[[gnu::noinline]] Pools& pools() noexcept {
   thread_local Pools pools;
   return pools;
 }
