@@ -196,7 +196,7 @@ std::string Reader::name() {
     return {};
   }
   at_ = *behind;
-  if (text.empty()) text = ".";
+  if (text.empty()) text.push_back('.');  // an assignment makes gcc 12 warn of nothing (-Wrestrict)
   return text;
 }
 
