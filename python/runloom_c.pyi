@@ -163,7 +163,12 @@ class Chan(Generic[_T]):
     def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
 
 _Case: TypeAlias = (
-    tuple[Literal["recv"], Chan[Any]] | tuple[Literal["send"], Chan[Any], Any] | list[Any]
+    tuple[Literal["recv"], Chan[Any]]
+    | tuple[Literal["send"], Chan[Any], Any]
+    | tuple[Literal["event"], Event]
+    | tuple[Literal["readable", "writable"], _Descriptor]
+    | tuple[Literal["after"], float]
+    | list[Any]
 )
 
 @overload

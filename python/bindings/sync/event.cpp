@@ -6,6 +6,9 @@
 #include "sync/wait.hpp"
 
 namespace runloom::python {
+
+PyTypeObject* event_type = nullptr;
+
 namespace {
 
 PyObject* event_set(PyObject* self, PyObject*) {
@@ -76,7 +79,8 @@ PyType_Spec spec = {"runloom_c.Event", sizeof(Instance<Event>), 0,
 }  // namespace
 
 bool add_event(PyObject* module) {
-  return add_type(module, spec) != nullptr;
+  event_type = add_type(module, spec);
+  return event_type != nullptr;
 }
 
 }  // namespace runloom::python

@@ -1,116 +1,248 @@
 #include "runloom/sched/select.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
+#include "net/fd_argument.hpp"
+#include "net/socket.hpp"
+#include "runloom/net/select_fd.hpp"
 #include "support/args.hpp"
+#include "support/object.hpp"
 #include "support/types.hpp"
 #include "sync/channel.hpp"
 #include "sync/sync.hpp"
 #include "sync/wait.hpp"
+#include "tls/socket.hpp"
 
 namespace runloom::python {
 namespace {
 
-// One case. It owns its channel, because the caller's list may change while the fiber waits.
+// Ready whenever somebody looks.
+Event& always() {
+  static Event* const event = [] {
+    auto* made = new Event;
+    made->set();
+    return made;
+  }();
+  return *event;
+}
+
+enum class Kind : std::uint8_t { recv, send, event, descriptor, after };
+
+// One case. It owns what it waits for, because the caller's list may change while the fiber waits.
 class Case {
  public:
-  static std::unique_ptr<Case> recv(PyObject* chan) {
-    return std::unique_ptr<Case>(new (std::nothrow) Case(chan));
+  explicit Case(PyObject* chan) : object_(Ref::share(chan)), kind_(Kind::recv) {
+    new (&recv_) RecvCase<Ref>(channel_of(chan));
   }
-  static std::unique_ptr<Case> send(PyObject* chan, PyObject* value) {
-    return std::unique_ptr<Case>(new (std::nothrow) Case(chan, value));
+  Case(PyObject* chan, PyObject* value) : object_(Ref::share(chan)), kind_(Kind::send) {
+    new (&send_) SendCase<Ref>(channel_of(chan), Ref::share(value));
   }
+  Case(PyObject* object, Event& event) : object_(Ref::share(object)), kind_(Kind::event) {
+    new (&event_) EventCase(event);
+  }
+  Case(PyObject* object, int fd, unsigned direction)
+      : object_(Ref::share(object)), kind_(Kind::descriptor) {
+    new (&descriptor_) net::FdCase(fd, direction);
+  }
+  explicit Case(Deadline deadline) noexcept : kind_(Kind::after), deadline_(deadline) {}
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
   ~Case() {
-    if (sends_) {
-      send_.~SendCase();
-    } else {
-      recv_.~RecvCase();
-    }
+    if (SelectSource* made = source()) made->~SelectSource();
   }
 
-  SelectSource* source() noexcept { return sends_ ? static_cast<SelectSource*>(&send_) : &recv_; }
+  Kind kind() const noexcept { return kind_; }
+  Deadline deadline() const noexcept { return deadline_; }
+  // Null: it is a time, which bounds the whole.
+  SelectSource* source() noexcept {
+    switch (kind_) {
+      case Kind::recv:
+        return &recv_;
+      case Kind::send:
+        return &send_;
+      case Kind::event:
+        return &event_;
+      case Kind::descriptor:
+        return &descriptor_;
+      case Kind::after:
+        break;
+    }
+    return nullptr;
+  }
 
   // What select() returns when this case, the one of that index, fired.
   PyObject* outcome(std::size_t index) {
-    if (sends_ && !send_.result()) return raise_send_on_closed();
-    Ref payload = sends_ ? Ref::share(Py_None) : Ref::steal(received(recv_.take()));
+    Ref payload = Ref::share(Py_None);
+    switch (kind_) {
+      case Kind::recv:
+        payload = Ref::steal(received(recv_.take()));
+        break;
+      case Kind::send:
+        if (!send_.result()) return raise_send_on_closed();
+        break;
+      case Kind::descriptor:
+        if (const auto ready = descriptor_.ready(); !ready) return raise(ready.error());
+        break;
+      default:
+        break;
+    }
     return payload ? Py_BuildValue("(nO)", static_cast<Py_ssize_t>(index), payload.get()) : nullptr;
   }
 
  private:
-  explicit Case(PyObject* chan) : chan_(Ref::share(chan)), sends_(false), recv_(channel_of(chan)) {}
-  Case(PyObject* chan, PyObject* value)
-      : chan_(Ref::share(chan)), sends_(true), send_(channel_of(chan), Ref::share(value)) {}
-
-  Ref chan_;
-  const bool sends_;
+  Ref object_;
+  const Kind kind_;
+  Deadline deadline_;
   union {
     RecvCase<Ref> recv_;
     SendCase<Ref> send_;
+    EventCase event_;
+    net::FdCase descriptor_;
   };
 };
 
-std::unique_ptr<Case> fail_case(PyObject* type, Py_ssize_t index, const char* what) {
+using CasePtr = std::unique_ptr<Case>;
+
+// ---------------------------------------------------------------- from what Python gives
+
+CasePtr fail_case(PyObject* type, Py_ssize_t index, const char* what) {
   PyErr_Format(type, "select case %zd %s", index, what);
   return nullptr;
 }
 
-std::unique_ptr<Case> to_case(PyObject* object, Py_ssize_t index) {
-  static constexpr char kShape[] = "must be ('recv', chan) or ('send', chan, value)";
+CasePtr of_event(PyObject* object, Py_ssize_t index) {
+  if (!PyObject_TypeCheck(object, event_type))
+    return fail_case(PyExc_TypeError, index, "needs an Event");
+  return std::make_unique<Case>(object, unwrap<Event>(object));
+}
+
+CasePtr of_descriptor(PyObject* object, unsigned direction) {
+  // Bytes that have left the descriptor make nothing readable there.
+  const bool has_bytes =
+      direction == net::kRead && ((is_tls(object) && as_tls(object).stream.pending() != 0) ||
+                                  (is_socket(object) && as_socket(object).unread));
+  if (has_bytes) return std::make_unique<Case>(object, always());
+  int fd;
+  if (!to_fd(object, fd)) return nullptr;
+  return std::make_unique<Case>(object, fd, direction);
+}
+
+CasePtr of_time(PyObject* value) {
+  double seconds;
+  if (!to_seconds(value, "seconds", seconds)) return nullptr;
+  return std::make_unique<Case>(after_seconds(seconds));
+}
+
+CasePtr to_case(PyObject* object, Py_ssize_t index) {
+  static constexpr char kShape[] =
+      "must be ('recv', chan), ('send', chan, value), ('event', event), ('readable', socket), "
+      "('writable', socket) or ('after', seconds)";
   if (!PyTuple_Check(object) && !PyList_Check(object))
     return fail_case(PyExc_TypeError, index, kShape);
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
-  PyObject** items = PySequence_Fast_ITEMS(object);
-  if (size < 2 || !PyUnicode_Check(items[0])) return fail_case(PyExc_TypeError, index, kShape);
-  const bool recv = PyUnicode_CompareWithASCIIString(items[0], "recv") == 0;
-  const bool send = PyUnicode_CompareWithASCIIString(items[0], "send") == 0;
-  if (!recv && !send) return fail_case(PyExc_ValueError, index, kShape);
-  if (size != (recv ? 2 : 3)) return fail_case(PyExc_ValueError, index, kShape);
-  if (!PyObject_TypeCheck(items[1], chan_type))
-    return fail_case(PyExc_TypeError, index, "needs a Chan");
-  auto made = recv ? Case::recv(items[1]) : Case::send(items[1], items[2]);
-  if (!made) PyErr_NoMemory();
-  return made;
+  // A list may change while it is looked at.
+  const Ref name = Ref::share(size > 0 ? PySequence_Fast_GET_ITEM(object, 0) : nullptr);
+  const Ref what = Ref::share(size > 1 ? PySequence_Fast_GET_ITEM(object, 1) : nullptr);
+  const Ref value = Ref::share(size > 2 ? PySequence_Fast_GET_ITEM(object, 2) : nullptr);
+  if (!what || !PyUnicode_Check(name.get())) return fail_case(PyExc_TypeError, index, kShape);
+  const auto is = [&](const char* text) {
+    return PyUnicode_CompareWithASCIIString(name.get(), text) == 0;
+  };
+  const bool sends = is("send");
+  if (size != (sends ? 3 : 2)) return fail_case(PyExc_ValueError, index, kShape);
+  if (sends || is("recv")) {
+    if (!PyObject_TypeCheck(what.get(), chan_type))
+      return fail_case(PyExc_TypeError, index, "needs a Chan");
+    return sends ? std::make_unique<Case>(what.get(), value.get())
+                 : std::make_unique<Case>(what.get());
+  }
+  if (is("event")) return of_event(what.get(), index);
+  if (is("readable")) return of_descriptor(what.get(), net::kRead);
+  if (is("writable")) return of_descriptor(what.get(), net::kWrite);
+  if (is("after")) return of_time(what.get());
+  return fail_case(PyExc_ValueError, index, kShape);
 }
 
 struct Cases {
-  std::vector<std::unique_ptr<Case>> cases;
+  std::vector<CasePtr> cases;
   std::vector<SelectSource*> sources;
+  std::vector<std::size_t> indices;  // of the sources, among the cases
+  Deadline deadline;                 // the soonest time among the cases
+  std::size_t timer = 0;             // its case
+  bool shared = false;               // an OS thread may end it
 
   bool take(PyObject* sequence) {
     const Ref list = Ref::steal(PySequence_Fast(sequence, "select() needs a list of cases"));
     if (!list) return false;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(list.get());
-    if (count == 0) {
+    if (PySequence_Fast_GET_SIZE(list.get()) == 0) {
       PyErr_SetString(PyExc_ValueError, "select() needs at least one case");
       return false;
     }
-    cases.reserve(static_cast<std::size_t>(count));
-    sources.reserve(static_cast<std::size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      auto made = to_case(PySequence_Fast_GET_ITEM(list.get(), i), i);
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.get()));
+    cases.reserve(count);
+    sources.reserve(count);
+    indices.reserve(count);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+      const Ref item = Ref::share(PySequence_Fast_GET_ITEM(list.get(), i));
+      auto made = to_case(item.get(), i);
       if (!made) return false;
-      sources.push_back(made->source());
-      cases.push_back(std::move(made));
+      add(std::move(made));
     }
     return true;
   }
+
+ private:
+  void add(CasePtr made) {
+    const std::size_t index = cases.size();
+    if (SelectSource* const source = made->source()) {
+      sources.push_back(source);
+      indices.push_back(index);
+      shared |= made->kind() == Kind::event;
+    } else if (made->deadline() < deadline || deadline.is_never()) {
+      deadline = made->deadline();
+      timer = index;
+    }
+    cases.push_back(std::move(made));
+  }
 };
 
-PyObject* select_cases(Cases& cases, bool has_default) {
-  const bool waits = this_fiber::exists() && !has_default;
-  const Result<std::size_t> fired = [&] {
-    if (!waits) return try_select(cases.sources);
+// The index of a source that fired.
+Result<std::size_t> wait_for_one(Cases& cases, bool waits) {
+  const Deadline deadline = cases.deadline;
+  if (cases.sources.empty()) {
+    if (!waits) return deadline.passed() ? fail(Errc::timed_out) : fail(Errc::would_block);
     ParkGuard guard;
-    return select(cases.sources);
-  }();
-  if (fired) return cases.cases[*fired]->outcome(*fired);
-  if (fired.error() != make_error_code(Errc::would_block)) return raise(fired.error());
-  return has_default ? PyLong_FromLong(-1) : raise_would_wait("select()");
+    if (auto slept = this_fiber::sleep_until(deadline); !slept) return Unexpected{slept.error()};
+    return fail(Errc::timed_out);
+  }
+  if (!waits) {
+    const auto fired = try_select(cases.sources);
+    if (fired || fired.error() != make_error_code(Errc::would_block)) return fired;
+    return deadline.passed() ? fail(Errc::timed_out) : fail(Errc::would_block);
+  }
+  if (cases.shared) {
+    SharedWait wait;
+    return select(cases.sources, deadline);
+  }
+  ParkGuard guard;
+  return select(cases.sources, deadline);
+}
+
+PyObject* select_cases(Cases& cases, bool has_default) {
+  const auto fired = wait_for_one(cases, this_fiber::exists() && !has_default);
+  if (fired) {
+    const std::size_t index = cases.indices[*fired];
+    return cases.cases[index]->outcome(index);
+  }
+  if (fired.error() == make_error_code(Errc::would_block))
+    return has_default ? PyLong_FromLong(-1) : raise_would_wait("select()");
+  if (!cases.deadline.is_never() && own_time_is_up(fired.error(), cases.deadline))
+    return cases.cases[cases.timer]->outcome(cases.timer);
+  return raise(fired.error());
 }
 
 PyObject* select_function(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -120,21 +252,21 @@ PyObject* select_function(PyObject*, PyObject* const* args, Py_ssize_t count, Py
   if (!parse(signature, args, count, names, value)) return nullptr;
   const int has_default = value[1] ? PyObject_IsTrue(value[1]) : 0;
   if (has_default < 0) return nullptr;
-  try {
+  return or_no_memory([&]() -> PyObject* {
     Cases cases;
     return cases.take(value[0]) ? select_cases(cases, has_default != 0) : nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
+  });
 }
 
 PyMethodDef functions[] = {
     fast_method("select", &select_function,
                 "select($module, /, cases, default=False)\n--\n\n"
-                "Wait for the first of several channel operations to be possible, and do it.\n\n"
-                "A case is ('recv', chan) or ('send', chan, value). Returns (index, (value, ok)) "
-                "of a receive,\n(index, None) of a send; -1 if `default` and none is possible now. "
-                "The choice among those\nthat are possible is fair."),
+                "Wait for the first of several things to be possible, and do it.\n\n"
+                "A case is ('recv', chan), ('send', chan, value), ('event', event), ('readable', "
+                "socket),\n('writable', socket) or ('after', seconds). Returns (index, (value, "
+                "ok)) of a receive,\n(index, None) of any other; -1 if `default` and none is "
+                "possible now. The choice among\nthose that are possible is fair. A socket is "
+                "also a descriptor or what has a fileno()."),
     {},
 };
 

@@ -5,6 +5,8 @@
 
 namespace runloom::python {
 
+extern PyTypeObject* event_type;
+
 bool add_channel(PyObject* module);    // Chan
 bool add_select(PyObject* module);     // select()
 bool add_locks(PyObject* module);      // Lock, RLock, Mutex
