@@ -12,9 +12,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "line.hpp"
 #include "process.hpp"
+#include "runloom/sched/fault.hpp"
 #include "scheduler_impl.hpp"
 
 namespace runloom::detail {
@@ -85,6 +87,29 @@ void install(int signal) noexcept {
 }
 
 }  // namespace
+}  // namespace runloom::detail
+
+namespace runloom {
+
+Fault classify_fault(const void* address) noexcept {
+  using namespace detail;
+  Fault fault;
+  const HubImpl* const hub = tl_hub;
+  const auto* const fiber = hub ? static_cast<const Fiber*>(hub->current) : nullptr;
+  if (fiber && fiber->slot) {
+    fault.fiber = fiber_id(fiber);
+    std::memcpy(fault.name, fiber->name, sizeof fault.name);
+    fault.stack_size = static_cast<std::size_t>(fiber->slot->high() - fiber->slot->low());
+  }
+  const StackSlot* const hit = slot_of_guard(address);
+  if (hit)
+    fault.kind = fiber && fiber->slot == hit ? Fault::Kind::overflow : Fault::Kind::foreign_guard;
+  return fault;
+}
+
+}  // namespace runloom
+
+namespace runloom::detail {
 
 void install_crash_report() noexcept {
   install(SIGSEGV);

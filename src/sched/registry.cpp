@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "line.hpp"
+#include "runloom/sched/fault.hpp"
 #include "scheduler_impl.hpp"
 
 namespace runloom {
@@ -95,9 +96,12 @@ std::vector<FiberInfo> Scheduler::fibers() const {
   return all;
 }
 
-// In a signal handler the lock of a fiber may be held by the very thread that was interrupted, so
-// it is tried only; a fiber that can't be locked is shown by its number.
-void Scheduler::dump(int fd) const noexcept {
+namespace {
+
+// Of one scheduler, or (null) of all. In a signal handler the lock of a fiber may be held by the
+// very thread that was interrupted, so it is tried only; a fiber that can't be locked is shown by
+// its number.
+void dump_fibers(const Scheduler* scheduler, int fd) noexcept {
   std::uint64_t count[5] = {};
   std::uint64_t busy = 0;
   timespec clock;
@@ -111,7 +115,8 @@ void Scheduler::dump(int fd) const noexcept {
       return;
     }
     const detail::Fiber& fiber = detail::fiber_of(slot);
-    if (!slot.done.load(std::memory_order_acquire) && fiber.scheduler == this) {
+    if (!slot.done.load(std::memory_order_acquire) &&
+        (!scheduler || fiber.scheduler == scheduler)) {
       ++count[static_cast<int>(fiber.state.load(std::memory_order_relaxed))];
       describe(line, slot, fiber, now);
     }
@@ -124,6 +129,16 @@ void Scheduler::dump(int fd) const noexcept {
   }
   if (busy != 0) line.text(" ").number(busy).text(" changing");
   line.end();
+}
+
+}  // namespace
+
+void Scheduler::dump(int fd) const noexcept {
+  dump_fibers(this, fd);
+}
+
+void dump_all_fibers(int fd) noexcept {
+  dump_fibers(nullptr, fd);
 }
 
 }  // namespace runloom

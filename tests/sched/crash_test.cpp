@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "fiber_impl.hpp"
+#include "runloom/sched/fault.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "stack_pool.hpp"
 #include "support/child.hpp"
@@ -31,6 +33,15 @@ using test::run_child;
   return recurse(depth - 1) + frame[0];
 }
 constexpr int kEndless = 1 << 30;
+
+struct StackBounds {
+  const char* guard;  // the first byte below the stack
+  std::size_t size;
+};
+StackBounds bounds_of_this_stack() {
+  const detail::StackSlot& slot = *detail::current_fiber()->slot;
+  return {slot.low() - 1, static_cast<std::size_t>(slot.high() - slot.low())};
+}
 
 bool has(const ChildEnd& end, const std::string& text) {
   return end.out.find(text) != std::string::npos;
@@ -281,6 +292,29 @@ TEST_F(Crash, SignalStacksGoWithTheirThreads) {
   for (int i = 0; i < 50; ++i)
     use();
   EXPECT_LE(maps(), before + 4);
+}
+
+TEST(Fault, IsToldByWhereItWas) {
+  int local = 0;
+  EXPECT_EQ(classify_fault(&local).kind, Fault::Kind::elsewhere);
+  EXPECT_EQ(classify_fault(&local).fiber, 0u);
+  EXPECT_EQ(classify_fault(nullptr).kind, Fault::Kind::elsewhere);
+  Scheduler scheduler;
+  ASSERT_TRUE(scheduler.run([] {
+    const StackBounds own = bounds_of_this_stack();
+    const Fault fault = classify_fault(own.guard);
+    EXPECT_EQ(fault.kind, Fault::Kind::overflow);
+    EXPECT_EQ(fault.fiber, this_fiber::id());
+    EXPECT_STREQ(fault.name, "main");
+    EXPECT_EQ(fault.stack_size, own.size);
+    EXPECT_EQ(classify_fault(&own).kind, Fault::Kind::elsewhere);
+    EXPECT_EQ(classify_fault(&own).fiber, this_fiber::id());
+    auto other = spawn([&] { return classify_fault(own.guard); }, {.name = "other", .hub = 0});
+    const Fault foreign = other.join().value();
+    EXPECT_EQ(foreign.kind, Fault::Kind::foreign_guard);
+    EXPECT_STREQ(foreign.name, "other");
+  }));
+  EXPECT_EQ(classify_fault(&local).fiber, 0u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runloom/sched/fault.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "support/fiber_test.hpp"
 #include "support/race.hpp"
@@ -18,14 +19,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What dump() writes.
-std::string dump_text(const Scheduler& scheduler) {
-  const int fd = ::memfd_create("dump", 0);
-  scheduler.dump(fd);
+std::string read_back(int fd) {
   std::string text(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)), '\0');
   EXPECT_EQ(::pread(fd, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
   ::close(fd);
   return text;
+}
+
+// What dump() writes.
+std::string dump_text(const Scheduler& scheduler) {
+  const int fd = ::memfd_create("dump", 0);
+  scheduler.dump(fd);
+  return read_back(fd);
 }
 
 const FiberInfo* find(const std::vector<FiberInfo>& all, const FiberHandle& handle) {
@@ -107,6 +112,11 @@ TEST(Registry, ShowsOnlyItsOwnFibers) {
   ASSERT_EQ(two.fibers().size(), 1u);
   EXPECT_EQ(two.fibers()[0].name, "b");
   EXPECT_EQ(dump_text(two).find("'a'"), std::string::npos);
+  const int fd = ::memfd_create("dump", 0);
+  dump_all_fibers(fd);
+  const std::string all = read_back(fd);
+  EXPECT_NE(all.find("'a'"), std::string::npos);
+  EXPECT_NE(all.find("'b'"), std::string::npos);
   EXPECT_TRUE(one.run());
   EXPECT_TRUE(two.run());
   EXPECT_TRUE(one.fibers().empty());

@@ -54,6 +54,7 @@ G* new_g(PyObject* fn, PyObject* args, PyObject* kwargs) {
   new (&g->fiber) FiberHandle();
   new (&g->joiners) runloom::detail::WaitList();
   g->id = 0;
+  g->wakes_ns = 0;
   g->state = GState::fresh;
   g->noyield = g->cancelled = g->retrieved = g->nested_run = g->run_main = false;
   PyObject_GC_Track(g);

@@ -31,6 +31,7 @@ struct G {
   FiberHandle fiber;
   runloom::detail::WaitList joiners;
   std::uint64_t id;
+  std::int64_t wakes_ns;  // while it sleeps, on the monotonic clock
   GState state;
   bool noyield;
   bool cancelled;   // by cancel(), not just interrupted

@@ -1,7 +1,5 @@
 #include "core/introspect.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +10,7 @@
 
 #include "core/config.hpp"
 #include "core/g.hpp"
+#include "core/stack_advice.hpp"
 #include "runloom/net/file.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/args.hpp"
@@ -100,6 +99,10 @@ PyObject* describe(const Seen& seen) {
       !put(d, "owner", PyLong_FromUnsignedLong(seen.owner)) ||
       !put(d, "stack_size", PyLong_FromSize_t(info.stack_size)))
     return nullptr;
+  if (parked && g && info.reason == WaitReason::sleep) {
+    const auto left = static_cast<double>(g->wakes_ns - monotonic_ns()) / 1e9;
+    if (!put(d, "wake_in", PyFloat_FromDouble(std::max(left, 0.0)))) return nullptr;
+  }
   if (parked && waits_on_descriptor(info.reason)) {
     if (!put(d, "fd", PyLong_FromVoidPtr(const_cast<void*>(info.object))) ||
         !put(d, "events", PyUnicode_FromString(poll_events(info.reason))))
@@ -200,8 +203,8 @@ PyObject* stats(PyObject*, PyObject*) {
       {"sleeps", now.sleeps},
       {"wakes_sent", now.wakes_sent},
       {"stack_size_default", config().options.stack_size},
-      {"stack_hwm", 0},
-      {"stack_completed", 0},
+      {"stack_hwm", most_stack_used()},
+      {"stack_completed", stacks_measured()},
       {"stacks_mapped", now.stacks_mapped},
       {"stacks_free", now.stacks_free},
   };
@@ -209,7 +212,7 @@ PyObject* stats(PyObject*, PyObject*) {
     if (!d || !put(d, counter.key, PyLong_FromUnsignedLongLong(counter.value))) return nullptr;
   if (!put(d, "running", PyBool_FromLong(tl_home && tl_home->running)) ||
       !put(d, "stack_calibrated", PyBool_FromLong(config().stack_size_set)) ||
-      !put(d, "stack_painting", PyBool_FromLong(0)) ||
+      !put(d, "stack_painting", PyBool_FromLong(stack_advice_on)) ||
       !put(d, "backend", PyUnicode_FromString("fcontext-asm")) ||
       !put(d, "netpoll", PyUnicode_FromString(netpoll_name())) ||
       !put(d, "netpoll_fallback", PyUnicode_FromString(net::netpoll_fallback().c_str())) ||
@@ -218,23 +221,8 @@ PyObject* stats(PyObject*, PyObject*) {
   return dict.release();
 }
 
-// The lowest page of the running fiber's stack that is in memory, as bytes from the top.
 PyObject* current_g_hwm(PyObject*, PyObject*) {
-  const FiberLocal* local = current_local();
-  if (!local) return PyLong_FromLong(0);
-  constexpr std::size_t kPage = 4096;
-  const auto top = reinterpret_cast<std::uintptr_t>(local->stack_begin);
-  const std::uintptr_t here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-  // The deepest page first.
-  const std::uintptr_t low = (here - this_fiber::stack_left() + kPage - 1) / kPage * kPage;
-  unsigned char present[256];
-  for (std::uintptr_t at = low; at < here; at += sizeof present * kPage) {
-    const std::size_t pages = std::min(sizeof present, (here - at) / kPage + 1);
-    if (::mincore(reinterpret_cast<void*>(at), pages * kPage, present) != 0) break;
-    for (std::size_t i = 0; i < pages; ++i)
-      if (present[i] & 1) return PyLong_FromSize_t(top - (at + i * kPage));
-  }
-  return PyLong_FromSize_t(top - here / kPage * kPage);
+  return PyLong_FromSize_t(stack_high_water());
 }
 
 PyObject* backend(PyObject*, PyObject*) {

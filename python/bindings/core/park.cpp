@@ -83,6 +83,17 @@ void yielder_dealloc(PyObject* self) {
   free_instance(self);
 }
 
+// For inspect.signature(), which does not look into callables of C.
+PyObject* yielder_signature(PyObject*, void*) {
+  const Ref inspect = Ref::steal(PyImport_ImportModule("inspect"));
+  return inspect ? PyObject_CallMethod(inspect.get(), "Signature", nullptr) : nullptr;
+}
+
+PyGetSetDef yielder_properties[] = {
+    {"__signature__", &yielder_signature, nullptr, nullptr, nullptr},
+    {},
+};
+
 PyMemberDef yielder_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Yielder, call), READONLY, nullptr},
     {},
@@ -95,6 +106,7 @@ PyType_Slot yielder_slots[] = {
     slot(Py_tp_repr, &yielder_repr),
     slot(Py_tp_call, &PyVectorcall_Call),
     slot(Py_tp_members, static_cast<void*>(yielder_members)),
+    slot(Py_tp_getset, static_cast<void*>(yielder_properties)),
     {},
 };
 
@@ -118,10 +130,13 @@ bool add_yielder(PyObject* module) {
 PyObject* sched_sleep(PyObject*, PyObject* value) {
   double seconds;
   if (!to_seconds(value, "seconds", seconds)) return nullptr;
-  if (!current_g()) Py_RETURN_NONE;
+  G* g = current_g();
+  if (!g) Py_RETURN_NONE;
   ParkGuard guard;
   if (seconds <= 0) return yield_now();
-  return none_or_raise(this_fiber::sleep_until(after_seconds(seconds)));
+  const Deadline until = after_seconds(seconds);
+  g->wakes_ns = until.ns();
+  return none_or_raise(this_fiber::sleep_until(until));
 }
 
 PyObject* time_sleep = nullptr;

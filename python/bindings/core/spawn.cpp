@@ -13,6 +13,7 @@
 #include "core/run.hpp"
 #include "core/scope.hpp"
 #include "core/signals.hpp"
+#include "core/stack_advice.hpp"
 #include "runloom/sched/error.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
@@ -54,7 +55,11 @@ void live(FiberLocal& local) {
   g.state = GState::started;
   const bool drop = home.unwinding || g.cancelled;
   if (local.inherits && !drop) own_decimal_context();
+  if (stack_advice_on && !drop) [[unlikely]]
+    begin_measuring();
   PyObject* outcome = drop ? never_begun() : call(g);
+  if (stack_advice_on && !drop) [[unlikely]]
+    end_measuring(g);
   if (g.scopes) [[unlikely]]
     leave_scopes(g);  // generators that it has not ended are in them
   // A signal that the fiber was to be told of by its next wait, which never came.
@@ -110,10 +115,12 @@ void raise_spawn_error(std::error_code error) {
 G* spawn(Home& home, const SpawnRequest& request) {
   Ref context;
   if (rl_pystate_copy_context(home.pyhub, context.address()) < 0) return nullptr;
+  const std::size_t learned =
+      stack_advice_on && request.stack_size == 0 ? learned_stack_size(request.fn) : 0;
   G* g = new_g(request.fn, request.args, request.kwargs);
   if (!g) return nullptr;
   // From here on no object is made: the collector must not meet a fiber that is half-made.
-  const std::size_t stack_size = stack_size_or_default(request.stack_size);
+  const std::size_t stack_size = learned != 0 ? learned : stack_size_or_default(request.stack_size);
   const SpawnOptions options{.name = name_of(request.fn),
                              .stack_size = stack_size,
                              .local_size = local_size_for(stack_size),

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/g.hpp"
 #include "net/fd_argument.hpp"
 #include "net/socket.hpp"
 #include "runloom/net/select_fd.hpp"
@@ -216,6 +217,7 @@ Result<std::size_t> wait_for_one(Cases& cases, bool waits) {
   if (cases.sources.empty()) {
     if (!waits) return deadline.passed() ? fail(Errc::timed_out) : fail(Errc::would_block);
     ParkGuard guard;
+    if (G* g = current_g()) g->wakes_ns = deadline.ns();
     if (auto slept = this_fiber::sleep_until(deadline); !slept) return Unexpected{slept.error()};
     return fail(Errc::timed_out);
   }

@@ -59,6 +59,8 @@ from .tasks import Future, JoinSet, gather
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runloom.compat import serve
+
     from .tls import TLSListener, tls_connect, tls_listen
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "park_self",
     "run",
     "select",
+    "serve",
     "sleep",
     "socketpair",
     "tcp_connect",
@@ -108,6 +111,10 @@ def __getattr__(name: str) -> Any:
         from . import tls
 
         return getattr(tls, name)
+    if name == "serve":
+        from runloom.compat import serve
+
+        return serve
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
