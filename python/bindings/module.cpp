@@ -19,6 +19,7 @@
 #include "core/spawn.hpp"
 #include "core/stack_advice.hpp"
 #include "core/traceback_signal.hpp"
+#include "dns/resolve.hpp"
 #include "net/net.hpp"
 #include "pystate.h"
 #include "support/errors.hpp"
@@ -70,7 +71,7 @@ bool init_module(PyObject* module) {
          add_config_functions(module) && add_introspect_functions(module) &&
          add_traceback_signal(module) && add_interrupt_functions(module) &&
          add_hub_functions(module) && add_crash_handler(module) && add_stack_advice(module) &&
-         add_sync(module) && add_net(module) && add_tls(module) &&
+         add_sync(module) && add_net(module) && add_tls(module) && add_dns_functions(module) &&
          // what the interpreter has to know
          add_fork_functions(module) && rl_pystate_watch_gc() == 0 && guard_imports() &&
          watch_interpreter_end();

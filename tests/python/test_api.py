@@ -202,6 +202,8 @@ API = {
         tcp_listen(host, port, *, backlog=128, reuse_port=False, reuse_address=True, no_delay=True)
         udp_endpoint(local_addr=None, remote_addr=None, *, family=0, reuse_address=False, \
 reuse_port=False, allow_broadcast=False)
+        getaddrinfo(host, port, family=0, type=0, proto=0, flags=0)
+        getnameinfo(sockaddr, flags)
         unix_connect(path, *, timeout=None)
         unix_listen(path, *, backlog=128, mode=None)
         socketpair(family=1, type=1, proto=0)
@@ -249,6 +251,13 @@ suppress_ragged_eofs=False)
         DEADLINE_EXCEEDED value
     """,
     "runloom.context.Context": "done value\n err(self)\n deadline(self)\n value(self, key)",
+    "runloom.dns": """
+        getaddrinfo(host, port, family=0, type=0, proto=0, flags=0)
+        getnameinfo(sockaddr, flags)
+        query(name, type='A', *, timeout=None)
+        stats()
+        reload()
+    """,
     "runloom.tls": """
         create_default_context(purpose=Purpose.SERVER_AUTH, *, cafile=None, capath=None, \
 cadata=None)

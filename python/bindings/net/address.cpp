@@ -1,15 +1,15 @@
 #include "net/address.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/un.h>
 
 #include <cstring>
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "core/scope.hpp"
-#include "net/unlocked.hpp"
+#include "dns/resolve.hpp"
 #include "runloom/net/address.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
@@ -17,81 +17,6 @@
 
 namespace runloom::python {
 namespace {
-
-// ---------------------------------------------------------------- names
-
-// The host as the resolver takes it.
-bool host_text(PyObject* host, const char* function, std::string& text) {
-  Ref encoded;
-  if (PyUnicode_Check(host)) {
-    encoded =
-        Ref::steal(PyUnicode_IS_ASCII(host) ? PyUnicode_AsASCIIString(host)
-                                            : PyUnicode_AsEncodedString(host, "idna", nullptr));
-    if (!encoded) return false;
-    host = encoded.get();
-  }
-  const char* bytes;
-  Py_ssize_t size;
-  if (PyBytes_Check(host)) {
-    bytes = PyBytes_AS_STRING(host);
-    size = PyBytes_GET_SIZE(host);
-  } else if (PyByteArray_Check(host)) {
-    bytes = PyByteArray_AS_STRING(host);
-    size = PyByteArray_GET_SIZE(host);
-  } else {
-    PyErr_Format(PyExc_TypeError, "%s(): host must be str, bytes or bytearray, not %.100s",
-                 function, Py_TYPE(host)->tp_name);
-    return false;
-  }
-  text.assign(bytes, static_cast<std::size_t>(size));
-  if (text.find('\0') == std::string::npos) return true;
-  PyErr_Format(PyExc_ValueError, "%s(): host name must not contain a null character", function);
-  return false;
-}
-
-void raise_gaierror(int code, int err, const std::string& host) {
-  if (code == EAI_SYSTEM) {
-    raise(errno_code(err));
-    return;
-  }
-  const Ref socket = Ref::steal(PyImport_ImportModule("socket"));
-  const Ref type = Ref::steal(socket ? PyObject_GetAttrString(socket.get(), "gaierror") : nullptr);
-  if (!type) return;
-  const std::string text =
-      host.empty() ? ::gai_strerror(code) : ::gai_strerror(code) + (": " + host);
-  const Ref arguments = Ref::steal(Py_BuildValue("(is)", code, text.c_str()));
-  if (arguments) PyErr_SetObject(type.get(), arguments.get());
-}
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
-};
-using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
-
-// getaddrinfo(3): at once for a numeric host, else on a thread where it may block.
-bool look_up(const char* host, const addrinfo& hints, const std::string& shown, AddressList& list) {
-  addrinfo numeric = hints;
-  numeric.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  int err = 0;
-  int code = ::getaddrinfo(host, "0", &numeric, &found);
-  if (code == EAI_NONAME && host) {
-    const auto called = unlocked([&] {
-      code = ::getaddrinfo(host, nullptr, &hints, &found);
-      err = errno;
-    });
-    if (!called) {
-      raise(called.error());
-      return false;
-    }
-  }
-  if (code != 0) {
-    raise_gaierror(code, err, shown);
-    return false;
-  }
-  list.reset(found);
-  return true;
-}
 
 void set_port(SocketAddress& address, int port) noexcept {
   const auto value = htons(static_cast<std::uint16_t>(port));
@@ -133,7 +58,7 @@ bool to_ip(int family, PyObject* object, const char* function, SocketAddress& re
   }
   std::string host;
   int port;
-  if (!host_text(PyTuple_GET_ITEM(object, 0), function, host) ||
+  if (!to_host(PyTuple_GET_ITEM(object, 0), function, host) ||
       !to_port(PyTuple_GET_ITEM(object, 1), function, port))
     return false;
   Py_ssize_t flow_info = 0, scope_id = 0;
@@ -280,26 +205,6 @@ PyObject* raise_with_address(std::error_code error, const SocketAddress& address
 
 PyObject* raise_at(std::error_code error, const SocketAddress& address) {
   return or_no_memory([&] { return raise_with_address(error, address); });
-}
-
-bool resolve(PyObject* host, int port, int family, int type, bool passive,
-             std::vector<SocketAddress>& results) {
-  std::string text;
-  const bool any = host == Py_None;
-  if (!any && !host_text(host, "resolve", text)) return false;
-  addrinfo hints{};
-  hints.ai_family = family;
-  hints.ai_socktype = type != 0 ? type : SOCK_STREAM;
-  hints.ai_flags = passive ? AI_PASSIVE : 0;
-  AddressList list;
-  if (!look_up(any || text.empty() ? nullptr : text.c_str(), hints, text, list)) return false;
-  for (const addrinfo* each = list.get(); each; each = each->ai_next) {
-    SocketAddress& address = results.emplace_back();
-    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
-    address.size = each->ai_addrlen;
-    set_port(address, port);
-  }
-  return true;
 }
 
 }  // namespace runloom::python

@@ -35,7 +35,7 @@ PyObject* raise_at(std::error_code error, const SocketAddress& address);
 
 // The addresses of a host for `family` (AF_UNSPEC: any), in the resolver's order. None as host:
 // the wildcard addresses if `passive`, else loopback. Parks unless the host is numeric. False with
-// an exception set.
+// an exception set. In dns/resolve.cpp.
 bool resolve(PyObject* host, int port, int family, int type, bool passive,
              std::vector<SocketAddress>& results);
 

@@ -47,6 +47,8 @@ from runloom_c import sched_yield as yield_now
 from .primitives import Group, Once, RWMutex, WaitGroup, Watch, once_func, once_value
 from .socket import (
     Socket,
+    getaddrinfo,
+    getnameinfo,
     socketpair,
     tcp_connect,
     tcp_listen,
@@ -83,6 +85,8 @@ __all__ = [
     "current",
     "fiber",
     "gather",
+    "getaddrinfo",
+    "getnameinfo",
     "once_func",
     "once_value",
     "park",

@@ -12,7 +12,17 @@ import time
 import weakref
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from runloom_c import Socket, _resolve, _socketpair, _unix_listen
+from runloom.cancel import timeout as _timeout
+from runloom_c import (
+    Socket,
+    _dial,
+    _getaddrinfo,
+    _getnameinfo,
+    _resolve,
+    _socketpair,
+    _unix_listen,
+    current_g,
+)
 
 if TYPE_CHECKING:
     from runloom_c import TLSSocket, _Address, _Path
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Socket",
+    "getaddrinfo",
+    "getnameinfo",
     "socketpair",
     "tcp_connect",
     "tcp_listen",
@@ -42,12 +54,25 @@ def tcp_connect(
     source_address: _Address | None = None,
     no_delay: bool = True,
 ) -> Socket:
-    """Connect to a host, trying its addresses in order.
+    """Connect to a host, by name or address.
 
-    The timeout, in seconds, bounds all attempts together (TimeoutError), but not the lookup of a
-    name, which the resolver bounds; the socket that comes out has none. Raises the error of the
-    last address, and socket.gaierror when the name has none.
+    Its addresses are tried as RFC 8305 has it (happy eyeballs): IPv6 and IPv4 take turns, and the
+    next one is tried when one has failed, or a quarter of a second later. With a source_address
+    they are tried one after the other. The timeout, in seconds, bounds all of it (TimeoutError),
+    the lookup of the name included; the socket that comes out has none. Raises OSError, whose text
+    names every address that failed and why, and socket.gaierror when the name has none.
     """
+    if source_address is None:
+        return _dial(host, port, timeout, no_delay)
+    if timeout is None or current_g() is None:
+        return _connect_from(source_address, host, port, no_delay, timeout)
+    with _timeout(timeout):
+        return _connect_from(source_address, host, port, no_delay, None)
+
+
+def _connect_from(
+    source: _Address, host: str | bytes | None, port: int, no_delay: bool, timeout: float | None
+) -> Socket:
     end = None if timeout is None else time.monotonic() + timeout
     error: OSError | None = None
     try:
@@ -56,8 +81,7 @@ def tcp_connect(
             try:
                 if no_delay:
                     sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-                if source_address is not None:
-                    sock.bind(source_address)
+                sock.bind(source)
                 if end is not None:
                     # Zero would be a socket that doesn't wait; what is past still gets a try.
                     sock.settimeout(max(end - time.monotonic(), 1e-6))
@@ -78,6 +102,41 @@ def tcp_connect(
         raise error
     finally:
         error = None  # its traceback refers to this frame
+
+
+def getaddrinfo(
+    host: str | bytes | None,
+    port: int | str | bytes | None,
+    family: int = 0,
+    type: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+) -> list[tuple[_socket.AddressFamily, _socket.SocketKind, int, str, Any]]:
+    """As socket.getaddrinfo(): (family, type, proto, canonical name, address) of each address, in
+    the order in which they should be tried.
+
+    Without a thread; the results and their order, and the errors (socket.gaierror), are glibc's.
+    """
+    return [
+        (_socket.AddressFamily(each[0]), _socket.SocketKind(each[1]), *each[2:])
+        for each in _getaddrinfo(host, port, family, type, proto, flags)
+    ]
+
+
+def getnameinfo(
+    sockaddr: tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int], flags: int
+) -> tuple[str, str]:
+    """As socket.getnameinfo(): (host, service) of an address."""
+    if not isinstance(sockaddr, tuple):
+        raise TypeError("getnameinfo() argument 1 must be a tuple")
+    if not 2 <= len(sockaddr) <= 4:
+        raise TypeError("getnameinfo(): illegal sockaddr argument")
+    host, port, flowinfo, scope_id = (*sockaddr, 0, 0)[:4]
+    if not isinstance(host, str):
+        raise TypeError(f"getnameinfo(): host must be a str, not {host!r}")
+    if not 0 <= flowinfo <= 0xFFFFF:
+        raise OverflowError("getnameinfo(): flowinfo must be 0-1048575.")
+    return _getnameinfo(host, port, flowinfo, scope_id, flags)
 
 
 def tcp_listen(

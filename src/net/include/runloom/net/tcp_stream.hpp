@@ -74,6 +74,10 @@ class TcpStream final : public Stream {
   // cancel point. EBUSY where it may not park, see Fd::release.
   Result<int> detach() noexcept { return fd_.release(); }
 
+  // Gives the descriptor to another net object, as it is; the stream is closed then. Needs that
+  // nobody else uses it.
+  Fd take_fd() noexcept { return std::move(fd_); }
+
   // These don't park. Fail with closed, peer_address() also with ENOTCONN when the peer has reset.
   Result<Address> local_address() const;
   Result<Address> peer_address() const;
