@@ -38,10 +38,12 @@ bool FileWatch::watch(const std::vector<std::string>& paths) {
   names_.clear();
   for (std::string path : paths) {
     for (int links = 0; links < kMostLinks; ++links) {
-      // Without its directory (or a right to it) a file is not there, and can't appear unseen only
-      // where the directory could.
-      for (std::string directory = directory_of(path); !add(directory) && directory != "/";)
+      // Without its directory a file is not there, and appears with it: then the one above is
+      // watched.
+      for (std::string directory = directory_of(path); !add(directory) && directory != "/";) {
+        names_.push_back(name_of(directory));
         directory = directory_of(directory);
+      }
       names_.push_back(name_of(path));
       add(path);
       char target[PATH_MAX];

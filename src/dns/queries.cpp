@@ -64,7 +64,10 @@ struct Queries::Flight {
 
 Queries::Queries(const QueriesContext& context) noexcept : context_(context) {}
 
-Queries::~Queries() = default;
+// c-ares tells the questions that are in flight that their channel ends.
+Queries::~Queries() {
+  channels_.clear();
+}
 
 // ---------------------------------------------------------------- channels
 

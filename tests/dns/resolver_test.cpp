@@ -543,6 +543,11 @@ FIBER_TEST(DnsResolver, TheSystemsResolverIsThereToo) {
                 .service,
             "80");
   EXPECT_EQ(resolver.stats().system_calls, 3u);
+  ASSERT_EQ(::setenv("RUNLOOM_DNS", "system", 1), 0);
+  Resolver chosen;
+  ASSERT_EQ(::unsetenv("RUNLOOM_DNS"), 0);
+  EXPECT_EQ(addresses_of(chosen, "127.1"), Texts{"127.0.0.1"});
+  EXPECT_EQ(chosen.stats().system_calls, 1u);
 }
 
 }  // namespace
