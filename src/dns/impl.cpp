@@ -77,6 +77,7 @@ struct Resolver::Impl::PumpStart {
   Impl& impl;
   ResolverState& state;
   Hub* hub;
+  bool begun = false;
 
   static std::error_code start(Queries& queries, void* arg) {
     auto& self = *static_cast<PumpStart*>(arg);
@@ -86,6 +87,7 @@ struct Resolver::Impl::PumpStart {
           impl->leave(state, hub);
         },
         {.name = "dns", .hub = self.hub->index()});
+    self.begun = static_cast<bool>(begun);
     return begun.error();
   }
 };
@@ -101,10 +103,11 @@ Result<void> Resolver::Impl::fly(std::span<Queries::Wanted> wanted, const Config
     return queries.ask(wanted, config, deadline, nullptr, nullptr);
   }
   Queries& queries = enter(current, hub);
+  const bool has_pump = queries.busy();
   PumpStart start{*this, current, hub};
   auto flown = queries.ask(wanted, config, deadline, &PumpStart::start, &start);
-  // Without a pump nobody else gives it back.
-  if (!flown && !queries.busy()) leave(current, hub);
+  // Without a pump nobody else gives it back. With one it may be gone by now.
+  if (!has_pump && !start.begun) leave(current, hub);
   return flown;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <set>
 
 #include "runloom/sched/cancel.hpp"
@@ -245,9 +246,13 @@ NET_TEST(DnsResolver, D24ForgedAnswersAreIgnored) {
 
 NET_TEST(DnsResolver, D24PortsAndIdsDiffer) {
   DnsFiles files;
-  std::set<std::uint16_t> ids;
+  std::mutex mutex;
+  std::set<std::uint16_t> ids;  // guarded by mutex
   DnsServer server([&](const DnsQuestion& question, DnsServer::Responder& responder) {
-    ids.insert(DnsReply(question).id());
+    {
+      std::lock_guard hold(mutex);
+      ids.insert(DnsReply(question).id());
+    }
     responder.send(DnsReply(question).a("192.0.2.1"));
   });
   {
@@ -258,6 +263,7 @@ NET_TEST(DnsResolver, D24PortsAndIdsDiffer) {
   }
   const auto ports = server.ports();
   EXPECT_GT(std::set(ports.begin(), ports.end()).size(), 30u);
+  std::lock_guard hold(mutex);
   EXPECT_GT(ids.size(), 35u);
 }
 
