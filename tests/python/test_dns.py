@@ -34,10 +34,10 @@ def outcome(call: Any, *arguments: Any, **keywords: Any) -> Any:
         return type(error)
 
 
+# None of them is asked for: what a server says is the same for both only while it answers.
 HOSTS: list[Any] = [
     None, "", "localhost", "127.0.0.1", "127.1", "0x7f.1", "2130706433", "::1", "::ffff:1.2.3.4",
-    "fe80::1%lo", "fe80::1%nosuchlink", "1.2.3.4.5", "256.1.1.1", "[::1]", b"127.0.0.1", "a..b",
-    "x" * 64, 7, 1.5, [], "a b",
+    "fe80::1%lo", b"127.0.0.1", 7, 1.5, [],
 ]  # fmt: skip
 PORTS: list[Any] = [
     None, 0, 80, "80", "http", b"domain", 65535, 65536, -1, "nosuchservice", "", 1.5, [],
@@ -104,8 +104,8 @@ def test_D14_names_of_addresses() -> None:
 
 def test_the_text_of_an_error_names_the_host() -> None:
     def main() -> None:
-        with pytest.raises(socket.gaierror, match=r"Name or service not known: a\.\.b"):
-            sync.getaddrinfo("a..b", 80)
+        with pytest.raises(socket.gaierror, match=r"Name or service not known: no\.\.name"):
+            sync.getaddrinfo("no..name", 80)
         with pytest.raises(ValueError, match="null character"):
             sync.getaddrinfo("a\0b", 80)
         with pytest.raises(UnicodeError):
@@ -163,7 +163,7 @@ def test_wrong_questions() -> None:
             runloom.dns.query("example.test", 1)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             runloom.dns.query(None)  # type: ignore[arg-type]
-        for name in ("a..b", "x" * 64, ".".join(["x" * 60] * 5)):
+        for name in ("no..name", "x" * 64, ".".join(["x" * 60] * 5)):
             assert isinstance(failure(runloom.dns.query, name), OSError)
 
     run(main)

@@ -485,7 +485,7 @@ def test_groups_by_setsockopt() -> None:
         ({"local_addr": (8, 80)}, TypeError, "host"),
         ({"family": socket.AF_UNIX}, ValueError, "family must be AF_INET or AF_INET6"),
         ({"local_addr": ("192.0.2.1", 0)}, OSError, "192.0.2.1"),
-        ({"local_addr": ("no.such.name.invalid", 0)}, socket.gaierror, ""),
+        ({"local_addr": ("no..name", 0)}, socket.gaierror, ""),
     ],
 )
 def test_wrong_arguments(keywords: dict[str, Any], kind: type[Exception], words: str) -> None:
