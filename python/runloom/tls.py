@@ -60,6 +60,7 @@ class Context:
         "_built",
         "_ca_path",
         "_ca_pem",
+        "_changes",
         "_check_hostname",
         "_ciphers",
         "_ciphersuites",
@@ -97,6 +98,7 @@ class Context:
         self._options = ssl.Options(_OPTIONS)
         self._sni_callback: SNICallback | None = None
         self._built: _TLSContext | None = None
+        self._changes = 0
 
     def __repr__(self) -> str:
         return f"<runloom.tls.Context {self._protocol.name}>"
@@ -125,7 +127,7 @@ class Context:
             error.args = (error.errno, error.strerror)
             raise
         self._identities.append(identity)
-        self._built = None
+        self._changed()
 
     # ---- whom to trust ----
 
@@ -152,12 +154,12 @@ class Context:
             path = os.fsencode(capath)
             _tls_context(False, {"ca_path": path})
             self._ca_path.append(path)
-        self._built = None
+        self._changed()
 
     def load_default_certs(self, purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:
         """Trust the authorities that the system trusts."""
         self._add_roots = True
-        self._built = None
+        self._changed()
 
     def set_default_verify_paths(self) -> None:
         """Trust the authorities that the system trusts."""
@@ -175,7 +177,7 @@ class Context:
         if mode == ssl.CERT_NONE and self._check_hostname:
             raise ValueError("Cannot set verify_mode to CERT_NONE when check_hostname is enabled.")
         self._verify_mode = mode
-        self._built = None
+        self._changed()
 
     @property
     def check_hostname(self) -> bool:
@@ -187,7 +189,7 @@ class Context:
         self._check_hostname = bool(check)
         if check and self._verify_mode == ssl.CERT_NONE:
             self._verify_mode = ssl.CERT_REQUIRED
-        self._built = None
+        self._changed()
 
     @property
     def verify_flags(self) -> ssl.VerifyFlags:
@@ -214,7 +216,7 @@ class Context:
     @minimum_version.setter
     def minimum_version(self, version: int) -> None:
         self._minimum = _version(version, ssl.TLSVersion.TLSv1_2)
-        self._built = None
+        self._changed()
 
     @property
     def maximum_version(self) -> ssl.TLSVersion:
@@ -224,7 +226,7 @@ class Context:
     @maximum_version.setter
     def maximum_version(self, version: int) -> None:
         self._maximum = _version(version, ssl.TLSVersion.TLSv1_3)
-        self._built = None
+        self._changed()
 
     @property
     def options(self) -> ssl.Options:
@@ -235,25 +237,25 @@ class Context:
     @options.setter
     def options(self, options: int) -> None:
         self._options = ssl.Options(options | _OPTIONS)
-        self._built = None
+        self._changed()
 
     def set_ciphers(self, ciphers: str) -> None:
         """The ciphers of TLS 1.2, in OpenSSL's notation."""
         _tls_context(False, {"verify": False, "ciphers": ciphers})
         self._ciphers = ciphers
-        self._built = None
+        self._changed()
 
     def set_ciphersuites(self, ciphersuites: str) -> None:
         """The cipher suites of TLS 1.3, separated by colons."""
         _tls_context(False, {"verify": False, "cipher_suites": ciphersuites})
         self._ciphersuites = ciphersuites
-        self._built = None
+        self._changed()
 
     def set_groups(self, groups: str) -> None:
         """The groups of the key exchange, separated by colons, the preferred first."""
         _tls_context(False, {"verify": False, "groups": groups})
         self._groups = groups
-        self._built = None
+        self._changed()
 
     def set_ecdh_curve(self, name: str) -> None:
         """As set_groups(name)."""
@@ -274,7 +276,7 @@ class Context:
                 raise ssl.SSLError("ALPN protocols must be 1 to 255 bytes long")
         self._alpn = encoded
         self._alpn_required = required
-        self._built = None
+        self._changed()
 
     @property
     def sni_callback(self) -> SNICallback | None:
@@ -290,7 +292,7 @@ class Context:
         if callback is not None and not callable(callback):
             raise TypeError("not a callable object")
         self._sni_callback = callback
-        self._built = None
+        self._changed()
 
     # ---- connections ----
 
@@ -353,9 +355,17 @@ class Context:
 
     def _native(self, server_side: bool) -> _TLSContext:
         """The native context for what this one says now."""
-        if self._built is None:
-            self._built = _tls_context(server_side, self._settings(server_side))
-        return self._built
+        built, changes = self._built, self._changes
+        if built is None:
+            # Other fibers run while files are read: what they change is not in it.
+            built = _tls_context(server_side, self._settings(server_side))
+            if changes == self._changes:
+                self._built = built
+        return built
+
+    def _changed(self) -> None:
+        self._built = None
+        self._changes += 1
 
     def _settings(self, server_side: bool) -> dict[str, Any]:
         low, high = self._minimum, self._maximum

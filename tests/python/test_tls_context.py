@@ -15,6 +15,7 @@ from socket_support import failure, go, join, own_pair, run
 from tls_support import NATIVE, bare_pair, client_context, server_context, tls_pair, world, write
 
 import runloom.sync as sync
+import runloom.tls
 from runloom.tls import Context, TLSSocket, create_default_context
 
 
@@ -519,6 +520,28 @@ def test_a_change_counts_for_later_connections(tmp_path: Path) -> None:
             client.maximum_version = ssl.TLSVersion.TLSv1_2
             assert client._native(False) is not native
             assert ours.version() == "TLSv1.3"
+
+    run(main)
+
+
+def test_a_change_while_a_context_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = runloom.tls._tls_context
+
+    def slowly(*arguments: Any) -> Any:
+        sync.sleep(0.002)
+        return build(*arguments)
+
+    def main() -> None:
+        client = client_context(NATIVE)
+        monkeypatch.setattr(runloom.tls, "_tls_context", slowly)
+        first = go(client._native, False)
+        sync.yield_now()
+        assert not first.done
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+        old = join(first)[0]
+        assert client._native(False) is not old
+        with tls_pair(client, server_context(NATIVE, tmp_path)) as (ours, _):
+            assert ours.version() == "TLSv1.2"
 
     run(main)
 

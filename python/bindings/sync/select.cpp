@@ -222,7 +222,7 @@ Result<std::size_t> wait_for_one(Cases& cases, bool waits) {
     return fail(Errc::timed_out);
   }
   if (!waits) {
-    const auto fired = try_select(cases.sources);
+    auto fired = try_select(cases.sources);
     if (fired || fired.error() != make_error_code(Errc::would_block)) return fired;
     return deadline.passed() ? fail(Errc::timed_out) : fail(Errc::would_block);
   }
