@@ -204,6 +204,8 @@ API = {
 reuse_port=False, allow_broadcast=False)
         getaddrinfo(host, port, family=0, type=0, proto=0, flags=0)
         getnameinfo(sockaddr, flags)
+        open(file, mode='r', buffering=-1, encoding=None, errors=None, newline=None, \
+closefd=True, opener=None)
         unix_connect(path, *, timeout=None)
         unix_listen(path, *, backlog=128, mode=None)
         socketpair(family=1, type=1, proto=0)

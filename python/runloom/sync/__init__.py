@@ -44,6 +44,7 @@ from runloom_c import _sync_fiber as fiber
 from runloom_c import current_g as current
 from runloom_c import sched_yield as yield_now
 
+from .files import open
 from .primitives import Group, Once, RWMutex, WaitGroup, Watch, once_func, once_value
 from .socket import (
     Socket,
@@ -89,6 +90,7 @@ __all__ = [
     "getnameinfo",
     "once_func",
     "once_value",
+    "open",
     "park",
     "park_self",
     "run",
