@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -114,23 +115,66 @@ bool subscribe(Kept& state) {
   if (!fd) return false;
   sockaddr_nl name{};
   name.nl_family = AF_NETLINK;
-  name.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR | RTMGRP_LINK;
+  name.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR | RTMGRP_LINK | RTMGRP_IPV4_ROUTE |
+                   RTMGRP_IPV6_ROUTE | RTMGRP_IPV4_RULE;
   if (::bind(fd.number(), reinterpret_cast<sockaddr*>(&name), sizeof name) != 0) return false;
+  for (const int group : {int{RTNLGRP_IPV6_RULE}, int{RTNLGRP_NEXTHOP}})
+    if (::setsockopt(fd.number(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0)
+      return false;
   state.news = std::move(fd);
   return true;
 }
 
-bool has_news(Kept& state) {
-  if (!state.news) return true;
-  char buffer[4096];
-  bool any = false;
-  // ENOBUFS: more than there was room for.
-  while (::recv(state.news.number(), buffer, sizeof buffer, MSG_DONTWAIT) >= 0 || errno == ENOBUFS)
-    any = true;
-  return any;
+enum class News { none, routes, addresses };
+
+// At most so many messages a call: where routes change all the time there is always some news.
+constexpr int kMostMessages = 32;
+
+News take_news(Kept& state) {
+  if (!state.news) return News::addresses;
+  alignas(nlmsghdr) char buffer[4096];
+  News news = News::none;
+  for (int i = 0; i < kMostMessages; ++i) {
+    const ssize_t size = ::recv(state.news.number(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno != ENOBUFS) break;
+    if (size < static_cast<ssize_t>(sizeof(nlmsghdr))) {  // more than there was room for
+      news = News::addresses;
+      continue;
+    }
+    auto left = static_cast<unsigned>(size);
+    for (auto* message = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(message, left);
+         message = NLMSG_NEXT(message, left)) {
+      const bool address = message->nlmsg_type == RTM_NEWADDR ||
+                           message->nlmsg_type == RTM_DELADDR ||
+                           message->nlmsg_type == RTM_NEWLINK || message->nlmsg_type == RTM_DELLINK;
+      news = std::max(news, address ? News::addresses : News::routes);
+    }
+  }
+  return news;
 }
 
 }  // namespace
+
+Sources::Key Sources::key_of(const IpAddress& destination) noexcept {
+  Key key{destination.family, destination.scope, {}};
+  std::copy_n(destination.bytes.s6_addr, 16, std::get<2>(key).begin());
+  return key;
+}
+
+std::optional<Sources::Source> Sources::find(const IpAddress& destination) const {
+  std::lock_guard hold(mutex_);
+  const auto it = known_.find(key_of(destination));
+  if (it == known_.end()) return std::nullopt;
+  return it->second;
+}
+
+void Sources::add(const IpAddress& destination, const Source& source) {
+  constexpr std::size_t kMost = 1024;
+  std::lock_guard hold(mutex_);
+  if (known_.size() >= kMost) known_.clear();
+  known_.insert_or_assign(key_of(destination), source);
+}
 
 const LocalAddress* LocalAddresses::find(const in6_addr& ip) const noexcept {
   for (const LocalAddress& address : all)
@@ -141,7 +185,10 @@ const LocalAddress* LocalAddresses::find(const in6_addr& ip) const noexcept {
 std::shared_ptr<const LocalAddresses> local_addresses() {
   Kept& state = kept.get();
   std::lock_guard hold(state.mutex);
-  if (state.addresses && !has_news(state)) return state.addresses;
+  const News news = state.addresses ? take_news(state) : News::addresses;
+  if (news == News::none) return state.addresses;
+  if (news == News::routes)
+    return state.addresses = std::make_shared<LocalAddresses>(*state.addresses);
   if (!state.news) subscribe(state);
   const net::OwnedFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   state.addresses = read_addresses(fd.number());

@@ -56,35 +56,45 @@ net::Address to_address(const IpAddress& address) noexcept {
                                    : net::Address::from_ipv6(address.bytes, 0, address.scope);
 }
 
+// `fd` is a socket of `family`, used for one destination after the other.
+Sources::Source ask_kernel(net::OwnedFd& fd, int& family, const net::Address& to) {
+  // A socket of IPv6 serves for IPv4 no more than for as long as nobody forbids it.
+  if (family != to.family()) {
+    fd.reset(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    family = to.family();
+  } else if (fd) {
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    ::connect(fd.number(), &none, sizeof none);
+  }
+  net::Address from;
+  socklen_t size = net::Address::kMostSize;
+  if (!fd || ::connect(fd.number(), to.data(), to.size()) != 0 ||
+      ::getsockname(fd.number(), from.fill(), &size) != 0)
+    return {};
+  from.filled(size);
+  if (from.is_ipv4()) {
+    const auto* ip = reinterpret_cast<const sockaddr_in*>(from.data());
+    return {true, mapped(IpAddress::ipv4(ip->sin_addr)).bytes};
+  }
+  return {true, reinterpret_cast<const sockaddr_in6*>(from.data())->sin6_addr};
+}
+
 }  // namespace
 
 void find_sources(std::vector<Destination>& destinations, const LocalAddresses& local) {
   net::OwnedFd fd;
   int family = AF_UNSPEC;
   for (Destination& destination : destinations) {
-    const net::Address to = to_address(destination.address);
-    // A socket of IPv6 serves for IPv4 no more than for as long as nobody forbids it.
-    if (family != to.family()) {
-      fd.reset(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      family = to.family();
-    } else if (fd) {
-      sockaddr none{};
-      none.sa_family = AF_UNSPEC;
-      ::connect(fd.number(), &none, sizeof none);
+    auto source = local.sources.find(destination.address);
+    if (!source) {
+      source = ask_kernel(fd, family, to_address(destination.address));
+      local.sources.add(destination.address, *source);
     }
-    net::Address from;
-    socklen_t size = net::Address::kMostSize;
-    if (!fd || ::connect(fd.number(), to.data(), to.size()) != 0 ||
-        ::getsockname(fd.number(), from.fill(), &size) != 0)
-      continue;
-    from.filled(size);
-    destination.reachable = true;
-    if (from.is_ipv4()) {
-      const auto* ip = reinterpret_cast<const sockaddr_in*>(from.data());
-      destination.source = mapped(IpAddress::ipv4(ip->sin_addr)).bytes;
-    } else {
-      destination.source = reinterpret_cast<const sockaddr_in6*>(from.data())->sin6_addr;
-    }
+    destination.reachable = source->reachable;
+    destination.source = source->ip;
+    // On a machine without IPv6 glibc forgets what it has learned of the addresses.
+    if (!source->reachable || !local.has_ipv6) continue;
     if (const LocalAddress* known = local.find(destination.source)) destination.local = *known;
   }
 }

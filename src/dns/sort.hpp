@@ -17,8 +17,8 @@ struct Destination {
   LocalAddress local{};    // what is known of the source
 };
 
-// The source address that the kernel would take, asked by connecting a UDP socket, which sends
-// nothing. No parking.
+// The source address that the kernel would take: what is known since the last change of a route, or
+// asked by connecting a UDP socket, which sends nothing. No parking.
 void find_sources(std::vector<Destination>& destinations, const LocalAddresses& local);
 // Whether a goes before b: below zero, behind it: above; zero: the order stays.
 int compare(const Destination& a, const Destination& b, const GaiConf& conf) noexcept;

@@ -388,6 +388,21 @@ int compare_all() {
     files.overwrite("nsswitch.conf", hosts);
     compare(comparison, resolver, "nsswitch " + std::string(hosts), sources);
   }
+  // The order follows the routes and addresses at once.
+  files.overwrite("nsswitch.conf", "hosts: files dns\n");
+  const std::vector<Question> sorted{{"many.test"},
+                                     {"both.test"},
+                                     {"localhost"},
+                                     {"many.test", "80", AF_INET6, AI_V4MAPPED | AI_ALL},
+                                     {"many.test", "80", AF_UNSPEC, AI_ADDRCONFIG},
+                                     {nullptr, "80", AF_UNSPEC, AI_PASSIVE}};
+  for (const char* change :
+       {"ip -6 route del default dev lo", "ip addr del 192.0.2.2/24 dev lo",
+        "ip addr add 10.0.0.2/8 dev lo", "ip rule add to 10.0.0.0/8 prohibit",
+        "ip -6 addr del 2001:db8::2/64 dev lo", "ip -6 rule add to fd00::/8 prohibit"}) {
+    if (std::system(change) != 0) std::printf("%s failed\n", change);
+    compare(comparison, resolver, change, sorted);
+  }
   return comparison.finish();
 }
 
