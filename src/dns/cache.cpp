@@ -46,7 +46,7 @@ std::shared_ptr<const Answer> Cache::find(std::string_view name, RecordType type
   }
   entries_.splice(entries_.begin(), entries_, entry);
   const auto age = static_cast<std::uint32_t>((now - entry->since) / kSecond);
-  const auto kept = entry->answer;
+  auto kept = entry->answer;
   hold.unlock();
   if (age == 0) return kept;
   auto aged = std::make_shared<Answer>(*kept);

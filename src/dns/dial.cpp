@@ -160,6 +160,7 @@ Result<net::TcpStream> dial_host(std::string_view host, std::string_view service
                 resolver.getaddrinfo(
                     host, service, {.family = options.family, .socktype = SOCK_STREAM}, deadline));
     std::vector<net::Address> addresses;
+    addresses.reserve(found.size());
     for (const AddressInfo& info : found)
       addresses.push_back(info.address);
     return dial_addresses(std::move(addresses), options, deadline, &failed);

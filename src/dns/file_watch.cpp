@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
+#include <utility>
 
 namespace runloom::dns {
 namespace {
@@ -50,7 +51,8 @@ bool FileWatch::watch(const std::vector<std::string>& paths) {
       const ssize_t size = ::readlink(path.c_str(), target, sizeof target);
       if (size <= 0 || size == static_cast<ssize_t>(sizeof target)) break;
       std::string next(target, static_cast<std::size_t>(size));
-      path = next.front() == '/' ? next : directory_of(path) + '/' + next;
+      if (next.front() != '/') next.insert(0, directory_of(path).append("/"));
+      path = std::move(next);
     }
   }
   return true;

@@ -1,9 +1,10 @@
 // dial: a connection to a host by name, by whichever of its addresses answers first.
 //
-// Happy eyeballs, RFC 8305: addresses are tried in the order of getaddrinfo with the families taking
-// turns, the next one when an attempt has failed or `attempt_delay` has passed since the last
-// began. The first that connects wins; the others are closed before dial returns. The answers for
-// both families are waited for, as getaddrinfo does. An OS thread tries one address after the other.
+// Happy eyeballs, RFC 8305: addresses are tried in the order of getaddrinfo with the families
+// taking turns, the next one when an attempt has failed or `attempt_delay` has passed since the
+// last began. The first that connects wins; the others are closed before dial returns. The answers
+// for both families are waited for, as getaddrinfo does. An OS thread tries one address after the
+// other.
 #pragma once
 
 #include <chrono>
