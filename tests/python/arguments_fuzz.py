@@ -24,7 +24,7 @@ import runloom_c
 
 # What ends or changes the process by design, or does as much work as it is told to.
 EXCLUDED = {
-    "dump", "dump_fibers", "fiber_n", "prewarm", "reset_after_fork", "set_deadlock_mode",
+    "dump", "dump_fibers", "fiber_n", "open", "prewarm", "reset_after_fork", "set_deadlock_mode",
     "set_max_fibers", "set_stack_size", "warmup",
 }  # fmt: skip
 PER_FIBER = 10
