@@ -22,11 +22,17 @@ TlsErrc kind_of(int value) noexcept {
   return static_cast<TlsErrc>(value >> kDetailBits);
 }
 
+// OpenSSL loads its texts with its first connection; a code may be asked about before that.
+const char* reason_string(unsigned long code) {
+  OPENSSL_init_ssl(OPENSSL_INIT_LOAD_SSL_STRINGS | OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);
+  return ERR_reason_error_string(code);
+}
+
 std::string reason_text(int detail) {
   const unsigned long code =
       ERR_PACK(static_cast<unsigned long>(detail >> kReasonBits), 0,
                static_cast<unsigned long>(detail & ((1 << kReasonBits) - 1)));
-  const char* text = ERR_reason_error_string(code);
+  const char* text = reason_string(code);
   return text ? text : "reason " + std::to_string(detail & ((1 << kReasonBits) - 1));
 }
 
@@ -110,7 +116,7 @@ int tls_detail(std::error_code error) noexcept {
 std::string reason_of(std::error_code error) {
   const auto of_ssl = [](int reason) {
     const char* const text =
-        ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, static_cast<unsigned long>(reason)));
+        reason_string(ERR_PACK(ERR_LIB_SSL, 0, static_cast<unsigned long>(reason)));
     return std::string(text ? text : "");
   };
   if (error.category() != tls_category()) return {};
