@@ -65,7 +65,7 @@ Sources::Source ask_kernel(net::OwnedFd& fd, int& family, const net::Address& to
   } else if (fd) {
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
-    ::connect(fd.number(), &none, sizeof none);
+    (void)::connect(fd.number(), &none, sizeof none);
   }
   net::Address from;
   socklen_t size = net::Address::kMostSize;

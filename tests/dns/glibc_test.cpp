@@ -126,7 +126,8 @@ void answer(const DnsQuestion& question, DnsServer::Responder& responder) {
     reply.cname("loop.test");
   } else if (name == "empty.test" || name == "here.one.test") {
     reply.soa(60);
-  } else if (name == "servfail.test" || name == "third.one.test") {
+  } else if (name == "servfail.test" || name == "third.one.test" ||
+             name == "fail.2.0.192.in-addr.arpa" || name == "7.2.0.192.in-addr.arpa") {
     reply.rcode(2);
   } else if (name == "refused.test") {
     reply.rcode(5);
@@ -156,8 +157,6 @@ void answer(const DnsQuestion& question, DnsServer::Responder& responder) {
     return responder.send(reply.bytes().substr(0, 20));
   } else if (name == "1.2.0.192.in-addr.arpa") {
     reply.record({}, 12, DnsReply::encode("one.test"));
-  } else if (name == "fail.2.0.192.in-addr.arpa" || name == "7.2.0.192.in-addr.arpa") {
-    reply.rcode(2);
   } else {
     reply.rcode(3).soa(60);
   }
