@@ -53,7 +53,7 @@ class Search {
   Result<SearchResult> run(std::string_view name);
 
  private:
-  Result<Verdict> query(std::string name);
+  Result<Verdict> query(const std::string& name);
   Result<Verdict> query_in(std::string_view name, std::string_view domain);
   SearchResult found() { return {Miss::none, false, {}, std::move(replies_)}; }
 
@@ -64,7 +64,7 @@ class Search {
   std::array<Reply, 2> replies_;
 };
 
-Result<Verdict> Search::query(std::string name) {
+Result<Verdict> Search::query(const std::string& name) {
   replies_ = {};
   if (name.size() >= kMostText) return Verdict{.miss = Miss::no_recovery};
   const std::span<Reply> replies = std::span(replies_).first(types_.size());
@@ -81,7 +81,7 @@ Result<Verdict> Search::query(std::string name) {
 Result<Verdict> Search::query_in(std::string_view name, std::string_view domain) {
   std::string whole(name);
   if (!domain.empty()) whole.append(".").append(domain);
-  return query(std::move(whole));
+  return query(whole);
 }
 
 Result<SearchResult> Search::run(std::string_view name) {
