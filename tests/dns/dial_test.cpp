@@ -83,7 +83,7 @@ struct BlackHole {
     // One is let in, and some more wait for the handshake's end.
     for (int i = 0; i < 4; ++i) {
       const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      ::connect(fd, listening.address.data(), listening.address.size());
+      (void)::connect(fd, listening.address.data(), listening.address.size());
       fds.push_back(fd);
     }
   }

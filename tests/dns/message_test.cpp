@@ -16,7 +16,7 @@ Bytes bytes_of(const std::string& text) {
 std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 
 TEST(DnsMessage, NamesAreEncoded) {
   EXPECT_EQ(text_of(encode_name("www.example").value()), "\3www\7example\0"s);

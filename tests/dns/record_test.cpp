@@ -11,7 +11,7 @@ namespace {
 using test::be16;
 using test::be32;
 using test::DnsReply;
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 
 test::DnsQuestion question(RecordType type) {
   test::DnsQuestion out;
