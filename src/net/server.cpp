@@ -4,8 +4,7 @@
 // 1. The acceptors are cancelled. Each takes what its backlog still holds, because those clients
 //    are connected as far as they know, closes its listener and ends. Nothing is added after that.
 // 2. The handlers have until the drain deadline. Until then none is cut off in an answer; those
-// that
-//    wait for a further request are told, and need not wait.
+//    that wait for a further request are told, and need not wait.
 // 3. They are cancelled. Cancellation is level-triggered, so whatever they park in fails.
 // 4. After the grace their connections are closed, which ends the reads and writes of a handler
 //    that shields itself from cancellation. What then still runs is waited for, however long: a

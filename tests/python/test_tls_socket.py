@@ -237,8 +237,8 @@ def test_L01_an_end_that_was_not_said_is_an_error(kind: str, tmp_path: Path) -> 
             with tls_pair(client, server, suppress_ragged_eofs=ragged) as (ours, theirs):
                 theirs.sendall(b"half a re")
                 # The kernel's end, without one of TLS.
-                os.close(os.dup(theirs.fileno()))
-                socket.socket(fileno=os.dup(theirs.fileno())).shutdown(socket.SHUT_WR)
+                with socket.socket(fileno=os.dup(theirs.fileno())) as below:
+                    below.shutdown(socket.SHUT_WR)
                 assert ours.recv(100) == b"half a re"
                 for _ in range(2):
                     if ragged:

@@ -1,6 +1,8 @@
 #include "core/config.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "core/home.hpp"
 #include "support/args.hpp"
@@ -121,6 +123,12 @@ PyMethodDef functions[] = {
 Config& config() {
   static Config instance = make_config();
   return instance;
+}
+
+bool environment_switch(const char* variable, bool fallback) noexcept {
+  const char* const text = std::getenv(variable);
+  if (!text || !*text) return fallback;
+  return std::string_view(text) != "0" && std::string_view(text) != "off";
 }
 
 bool to_stack_size(PyObject* value, std::size_t& size) {

@@ -7,6 +7,7 @@
 
 #include "core/g.hpp"
 #include "core/home.hpp"
+#include "core/introspect.hpp"
 #include "net/fd_argument.hpp"
 #include "support/errors.hpp"
 #include "support/ref.hpp"
@@ -14,10 +15,6 @@
 
 namespace runloom::python {
 namespace {
-
-bool waits_on_descriptor(WaitReason reason) noexcept {
-  return reason >= WaitReason::io_read && reason <= WaitReason::io_poll;
-}
 
 // Lets every parked fiber that `chosen` names raise OSError(err) out of its wait; how many.
 template <class Chosen>

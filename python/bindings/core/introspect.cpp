@@ -23,10 +23,6 @@ namespace {
 
 // ---------------------------------------------------------------- one fiber as a dict
 
-bool waits_on_descriptor(WaitReason reason) noexcept {
-  return reason >= WaitReason::io_read && reason <= WaitReason::io_poll;
-}
-
 // The state as the dump of a Go program names it: what it waits for, if it waits.
 const char* state_word(const FiberInfo& info) noexcept {
   if (std::string_view(info.state) != "parked") return info.state;

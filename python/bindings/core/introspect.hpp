@@ -4,7 +4,13 @@
 
 #include <Python.h>
 
+#include "runloom/sched/park.hpp"
+
 namespace runloom::python {
+
+inline bool waits_on_descriptor(WaitReason reason) noexcept {
+  return reason >= WaitReason::io_read && reason <= WaitReason::io_poll;
+}
 
 bool add_introspect_functions(PyObject* module);
 

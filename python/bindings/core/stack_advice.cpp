@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 
 #include "core/config.hpp"
@@ -153,13 +151,6 @@ PyObject* grow_down_enabled(PyObject*, PyObject*) {
   return PyBool_FromLong(grow_down);
 }
 
-// What a variable says, `fallback` when it is not set.
-bool flag(const char* variable, bool fallback) noexcept {
-  const char* const text = std::getenv(variable);
-  if (!text || !*text) return fallback;
-  return std::string_view(text) != "0" && std::string_view(text) != "off";
-}
-
 PyMethodDef functions[] = {
     fast_method("enable_stack_advice", &enable_stack_advice,
                 "enable_stack_advice($module, /, on=True)\n--\n\n"
@@ -253,8 +244,8 @@ std::size_t learned_stack_size(PyObject* fn) noexcept {
 }
 
 bool add_stack_advice(PyObject* module) {
-  autosize = flag("RUNLOOM_STACK_AUTOSIZE", false);
-  grow_down = flag("RUNLOOM_GROW_DOWN", true);
+  autosize = environment_switch("RUNLOOM_STACK_AUTOSIZE", false);
+  grow_down = environment_switch("RUNLOOM_GROW_DOWN", true);
   stack_advice_on = autosize;
   return PyModule_AddFunctions(module, functions) == 0;
 }

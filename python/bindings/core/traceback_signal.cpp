@@ -3,9 +3,8 @@
 #include <signal.h>
 
 #include <cerrno>
-#include <cstdlib>
-#include <string_view>
 
+#include "core/config.hpp"
 #include "runloom/sched/error.hpp"
 #include "runloom/sched/fault.hpp"
 #include "support/args.hpp"
@@ -55,11 +54,6 @@ PyObject* get_introspect_timestamps(PyObject*, PyObject*) {
   return PyBool_FromLong(timestamps);
 }
 
-bool is_asked_for(const char* variable) noexcept {
-  const char* const text = std::getenv(variable);
-  return text && *text && std::string_view(text) != "0" && std::string_view(text) != "off";
-}
-
 PyMethodDef functions[] = {
     fast_method("install_traceback_signal", &install_traceback_signal,
                 "install_traceback_signal($module, /, signum=3)\n--\n\n"
@@ -77,8 +71,8 @@ PyMethodDef functions[] = {
 }  // namespace
 
 bool add_traceback_signal(PyObject* module) {
-  timestamps = is_asked_for("RUNLOOM_INTROSPECT_TIME");
-  if (is_asked_for("RUNLOOM_TRACEBACK")) install(SIGQUIT);
+  timestamps = environment_switch("RUNLOOM_INTROSPECT_TIME", false);
+  if (environment_switch("RUNLOOM_TRACEBACK", false)) install(SIGQUIT);
   return PyModule_AddFunctions(module, functions) == 0;
 }
 
