@@ -112,7 +112,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The ssl module costs a program three megabytes, so it is loaded with the first use of TLS.
+    # The ssl module costs a program megabytes, so it is loaded with the first use of TLS.
     if name in ("TLSListener", "tls_connect", "tls_listen"):
         from . import tls
 
