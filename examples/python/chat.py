@@ -3,6 +3,11 @@
     python examples/python/chat.py --port 7002
     nc 127.0.0.1 7002
 
+or, over TLS,
+
+    python examples/python/chat.py --port 7002 --certfile chat.pem
+    openssl s_client -quiet -connect 127.0.0.1:7002
+
 The first line is the name. Each member has a channel that its own fiber sends from; who reads so
 slowly that the channel is full is put out, and slows nobody down.
 """
@@ -87,8 +92,11 @@ def member_of(room):
 
 
 def main():
-    options = example.parser(__doc__, port=7002).parse_args()
-    example.run(lambda: example.serve(options.host, options.port, member_of(Room())))
+    parser = example.parser(__doc__, port=7002)
+    example.tls_arguments(parser)
+    options = parser.parse_args()
+    handler, context = member_of(Room()), example.tls_context(options)
+    example.run(lambda: example.serve(options.host, options.port, handler, context))
 
 
 if __name__ == "__main__":

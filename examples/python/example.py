@@ -7,6 +7,7 @@ import ssl
 import sys
 
 import runloom
+import runloom.tls
 from runloom import sync
 
 SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -22,16 +23,35 @@ def parser(description, port):
     return result
 
 
-def listen(host, port, certfile=None, keyfile=None):
-    """A listener, with TLS when there is a certificate."""
-    if certfile is None:
+def tls_arguments(parser, required=False):
+    """The arguments of a server that can speak TLS."""
+    parser.add_argument(
+        "--certfile",
+        required=required,
+        help="PEM file with the certificate and its chain" + ("" if required else ": speaks TLS"),
+    )
+    parser.add_argument("--keyfile", help="its private key, when it is not in the same file")
+
+
+def tls_context(options):
+    """What tls_arguments() were given, as a context; None is no TLS."""
+    if options.certfile is None:
+        return None
+    context = runloom.tls.Context(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.certfile, options.keyfile)
+    return context
+
+
+def listen(host, port, context=None):
+    """A listener, with TLS when there is a context."""
+    if context is None:
         return sync.tcp_listen(host, port, backlog=1024)
-    return sync.tls_listen(host, port, certfile=certfile, keyfile=keyfile, backlog=1024)
+    return sync.tls_listen(host, port, context=context, backlog=1024)
 
 
-def serve(host, port, handler, **certificate):
+def serve(host, port, handler, context=None):
     """Calls handler(conn, address) on a fiber of its own for each connection, for ever."""
-    with listen(host, port, **certificate) as listener:
+    with listen(host, port, context) as listener:
         address = listener.getsockname()
         print(f"listening on {address[0]}:{address[1]}", flush=True)
         while True:
