@@ -5,7 +5,7 @@
     redis-benchmark -t set,get,incr -P 16
     python -c "import redis; print(redis.Redis(protocol=2).incr('n'))"
 
-PING, ECHO, SET (EX, PX, NX, XX), GET, DEL, EXISTS, INCR, EXPIRE, TTL, MGET, KEYS; and as much of
+PING, ECHO, SET (EX, PX, NX, XX), GET, DEL, EXISTS, INCR, INCRBY, EXPIRE, TTL, MGET, KEYS; and as much of
 COMMAND, CONFIG, CLIENT, INFO and SELECT as clients ask for when they connect.
 
 Fibers of one thread change places only where they wait, and no command waits: each is atomic
@@ -199,10 +199,10 @@ def set_(store, key, value, *options):
     return OK
 
 
-def incr(store, key):
+def incr(store, key, amount=b"1"):
     old = store.get(key)
-    value = 1 if old is None else integer_of(old) + 1
-    if value >= 2**63:
+    value = (0 if old is None else integer_of(old)) + integer_of(amount)
+    if not -(2**63) <= value < 2**63:
         raise CommandError("increment or decrement would overflow")
     if old is not None:
         store.values[key] = b"%d" % value  # its end stays
@@ -280,6 +280,7 @@ COMMANDS = {
     b"MGET": (mget, 1, None),
     b"SET": (set_, 2, None),
     b"INCR": (incr, 1, 1),
+    b"INCRBY": (incr, 2, 2),
     b"DEL": (delete, 1, None),
     b"EXISTS": (exists, 1, None),
     b"EXPIRE": (expire, 2, 2),

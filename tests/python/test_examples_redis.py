@@ -103,6 +103,8 @@ def test_redis_commands(redis: Client) -> None:
     assert redis("EXISTS", "a", "a", "none") == 2
     assert redis("INCR", "n") == 1
     assert redis("INCR", "n") == 2
+    assert redis("INCRBY", "n", 40) == 42
+    assert redis("INCRBY", "n", -43) == -1
     assert sorted(redis("KEYS", "*")) == [b"a", b"n"]
     assert redis("KEYS", "[^a]") == [b"n"]
     assert redis("DEL", "a", "n", "none") == 2
