@@ -3,10 +3,13 @@
     python examples/python/port_scanner.py 127.0.0.1
     python examples/python/port_scanner.py 127.0.0.1 --ports 20-25,80,443,8000-9000
 
-Workers take ports from one channel and put what they found into another.
+Workers take ports from one channel and put what they found into another. A name is looked up by
+each connect, which tries all its addresses as RFC 8305 has it (happy eyeballs): a port is open when
+one of them answers.
 """
 
 import argparse
+import sys
 
 import example
 
@@ -67,6 +70,10 @@ def main():
     options = parser.parse_args()
 
     def run():
+        try:
+            sync.getaddrinfo(options.host, None)
+        except OSError as error:  # said once, not for each port
+            sys.exit(f"{options.host}: {error}")
         found = 0
         for port in scan(options.host, options.ports, options.timeout, max(options.workers, 1)):
             found += 1

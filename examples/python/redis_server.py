@@ -5,8 +5,8 @@
     redis-benchmark -t set,get,incr -P 16
     python -c "import redis; print(redis.Redis(protocol=2).incr('n'))"
 
-PING, ECHO, SET (EX, PX, NX, XX), GET, DEL, EXISTS, INCR, INCRBY, EXPIRE, TTL, MGET, KEYS; and as much of
-COMMAND, CONFIG, CLIENT, INFO and SELECT as clients ask for when they connect.
+PING, ECHO, SET (EX, PX, NX, XX), GET, DEL, EXISTS, INCR, INCRBY, EXPIRE, TTL, MGET, KEYS; and as
+much of COMMAND, CONFIG, CLIENT, INFO and SELECT as clients ask for when they connect.
 
 Fibers of one thread change places only where they wait, and no command waits: each is atomic
 without a lock.

@@ -201,7 +201,7 @@ def python_tests(context: Context) -> Results:
                 pytest(
                     python,
                     f"running them on Python {python.version} with io_uring",
-                    ["tests/python", "-k", "not test_examples and not test_docs"],
+                    ["tests/python", "-k", "not test_docs"],
                     limit=25 * MINUTE,
                     environment={"RUNLOOM_NETPOLL": "io_uring"},
                     log="pytest-io_uring",

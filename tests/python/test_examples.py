@@ -432,6 +432,26 @@ def test_port_scanner_finds_the_open_ones() -> None:
     assert summary == f"{len(found)} of 106 ports open"
 
 
+def test_port_scanner_asks_every_address_of_a_name() -> None:
+    """localhost has ::1, too, where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        out = output_of(command("port_scanner", "localhost", "--ports", str(port)))
+    assert out == f"{port} open\n1 of 1 ports open\n"
+
+
+def test_port_scanner_says_that_a_name_is_none() -> None:
+    done = subprocess.run(
+        command("port_scanner", "no.such.name.invalid", "--ports", "80"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT * 2,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("no.such.name.invalid: ") and "Traceback" not in done.stderr
+
+
 def test_port_scanner_gives_silent_ports_up() -> None:
     with socket.socket() as silent, ExitStack() as stack:
         silent.bind(("127.0.0.1", 0))
