@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from runloom_c import Cancelled, G, Socket, current_g, go, park_self, sched_sleep
 from runloom_c import _sync_fiber as fiber
 
+from ._unique import Unique
 from .sync.socket import tcp_connect, tcp_listen
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _handle(conn: TCPConn, handler: Callable[[TCPConn], object]) -> None:
         handler(conn)
 
 
-class Coro(Generic[_T]):
+class Coro(Unique, Generic[_T]):
     """A function that is run in steps: resume() runs it until it calls suspend() or returns.
 
         def count(coro):

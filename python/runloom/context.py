@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runloom_c import Chan, Mutex
 
+from ._unique import Unique
 from .time import AfterFunc
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ CANCELED: Final = "context canceled"
 DEADLINE_EXCEEDED: Final = "context deadline exceeded"
 
 
-class Context:
+class Context(Unique):
     """What Background() and the With functions give.
 
     `done` is a channel that is closed when the context ends; err() says why.

@@ -12,6 +12,7 @@ import time as _time
 import weakref
 from typing import TYPE_CHECKING
 
+from runloom._unique import Unique
 from runloom_c import Chan, go, sched_sleep
 from runloom_c import sleep as Sleep
 
@@ -48,7 +49,7 @@ def _fire_once(channel: weakref.ref[_Channel], moment: float) -> Callable[[], No
     return fire
 
 
-class _Alarm:
+class _Alarm(Unique):
     """A fiber that fills a channel, for as long as somebody has the channel."""
 
     __slots__ = ("C", "__weakref__", "_fiber", "_fired")

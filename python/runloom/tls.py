@@ -18,6 +18,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from runloom._unique import Unique
 from runloom_c import TLSSession, TLSSocket, _tls_context, _tls_wrap
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _OPTIONS = ssl.OP_ALL | ssl.OP_NO_SSLv3 | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENE
 _FLAGS = ssl.VerifyFlags.VERIFY_DEFAULT | ssl.VerifyFlags.VERIFY_X509_TRUSTED_FIRST
 
 
-class Context:
+class Context(Unique):
     """What connections share: certificates, whom to trust, versions, protocols, sessions.
 
     Shaped after ssl.SSLContext. The protocol is ssl.PROTOCOL_TLS_CLIENT, which verifies the server
@@ -431,7 +432,7 @@ def _read(path: _Path) -> bytes:
         return file.read()
 
 
-class _Password_of:
+class _Password_of(Unique):
     """The password as bytes, asked for once."""
 
     def __init__(self, password: _Password) -> None:

@@ -8,6 +8,7 @@ import os
 import stat
 from typing import IO, TYPE_CHECKING, Any
 
+from runloom._unique import Unique
 from runloom_c import blocking, file_read, file_write
 
 if TYPE_CHECKING:
@@ -23,8 +24,12 @@ _MODES = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O
           "a": os.O_CREAT | os.O_APPEND}  # fmt: skip
 
 
-class _RawFile(io.RawIOBase):
+class _RawFile(Unique, io.RawIOBase):
     """The raw file under open(): io.FileIO, whose reads and writes park."""
+
+    # What close() finds in an object that was never initialised.
+    _fd = -1
+    _closefd = False
 
     def __init__(self, fd: int, name: Any, kind: str, updating: bool, closefd: bool) -> None:
         super().__init__()
@@ -121,7 +126,7 @@ class _RawFile(io.RawIOBase):
             super().close()
         finally:
             fd, self._fd = self._fd, -1
-            if self._closefd:
+            if self._closefd and fd >= 0:
                 os.close(fd)
 
 

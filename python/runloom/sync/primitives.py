@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from runloom._unique import Unique
 from runloom.cancel import shield
 from runloom_c import Cancelled, Condition, Lock, _sync_fiber, current_g
 
@@ -17,7 +18,7 @@ __all__ = ["Group", "Once", "RWMutex", "WaitGroup", "Watch", "once_func", "once_
 _T = TypeVar("_T")
 
 
-class WaitGroup:
+class WaitGroup(Unique):
     """Counts what is under way: add() before it begins, done() when it ends, wait() for all.
 
     go() does the first two for a fiber.
@@ -73,7 +74,7 @@ class WaitGroup:
         return self._count
 
 
-class RWMutex:
+class RWMutex(Unique):
     """A lock that many may hold for reading, or one for writing. Who waits to write comes first.
 
     with lock.reader(): ...
@@ -166,7 +167,7 @@ class RWMutex:
             self.unlock()
 
 
-class Once:
+class Once(Unique):
     """Does something once, however many ask at the same time; all wait for its end."""
 
     __slots__ = ("__weakref__", "_done", "_lock")
@@ -223,7 +224,7 @@ def once_func(fn: Callable[[], object]) -> Callable[[], None]:
     return call
 
 
-class _Flight:
+class _Flight(Unique):
     """A call that is under way."""
 
     __slots__ = ("changed", "error", "landed", "shared", "value")
@@ -236,7 +237,7 @@ class _Flight:
         self.error: BaseException | None = None
 
 
-class Group:
+class Group(Unique):
     """Calls under a key, one at a time: those who ask meanwhile share its result."""
 
     __slots__ = ("__weakref__", "_flights", "_lock")
@@ -294,7 +295,7 @@ class Group:
             self._flights.pop(key, None)
 
 
-class Watch(Generic[_T]):
+class Watch(Unique, Generic[_T]):
     """A value that changes, and those who wait for that; each change has a version."""
 
     __slots__ = ("__weakref__", "_changed", "_value", "_version")

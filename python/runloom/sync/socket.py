@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from runloom._unique import Unique as _Unique
 from runloom.cancel import timeout as _timeout
 from runloom_c import (
     Socket,
@@ -340,17 +341,19 @@ def files_of(sock: _AnySocket) -> list[_SocketIO]:
     return [file for file in _files.get(sock, ()) if not file.closed]
 
 
-class _SocketIO(io.RawIOBase):
+class _SocketIO(_Unique, io.RawIOBase):
     """The raw file under makefile(). Closing the last one lets a closed socket go."""
+
+    _sock: _AnySocket | None = None
 
     def __init__(self, sock: _AnySocket, mode: str) -> None:
         super().__init__()
-        self._sock: _AnySocket | None = sock
         self._mode = mode
         self._timed_out = False
         self._plain_ended = False
         self._above: weakref.ref[Any] | None = None
         sock._io_refs += 1
+        self._sock = sock  # which close() gives back
         _files.setdefault(sock, weakref.WeakSet()).add(self)
 
     def _open_socket(self) -> _AnySocket:

@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from runloom._unique import Unique
 from runloom.tls import DEFAULT_HANDSHAKE_TIMEOUT
 from runloom_c import Lock, Socket, TLSSocket, _take_over, _without_parking
 
@@ -36,7 +37,7 @@ _RECORD = 16 * 1024
 _CHUNK = 64 * 1024
 
 
-class SSLObjectSocket:
+class SSLObjectSocket(Unique):
     """A connection with TLS by an ssl.SSLContext; tls_connect(), tls_listen() and start_tls() make
     it when they are given one.
 
@@ -512,7 +513,7 @@ class SSLObjectSocket:
         return self._sock.proto  # type: ignore[no-any-return]
 
 
-class _Turn:
+class _Turn(Unique):
     """A lock for the time of a block, waited for no longer than the operation may take."""
 
     __slots__ = ("_end", "_lock", "_timeout")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from runloom._unique import Unique
 from runloom.cancel import timeout as runloom_timeout
 from runloom_c import Cancelled, CancelScope, Condition, current_g
 from runloom_c import _sync_fiber as fiber
@@ -22,7 +23,7 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-class JoinSet(Generic[_T]):
+class JoinSet(Unique, Generic[_T]):
     """Fibers that end before the block does which started them.
 
         with JoinSet() as tasks:
@@ -202,7 +203,7 @@ def gather(*functions: Callable[[], Any]) -> list[Any]:
     return [each.join() for each in fibers]
 
 
-class Future(Generic[_T]):
+class Future(Unique, Generic[_T]):
     """A result that comes later, from any fiber or thread."""
 
     def __init__(self) -> None:
