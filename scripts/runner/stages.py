@@ -196,6 +196,7 @@ def python_tests(context: Context) -> Results:
         )
         chosen = [] if whole else ["-m", "version_sensitive"]
         results.add(pytest(python, title, ["tests/python", *chosen], limit=25 * MINUTE))
+        results.add(cpython_tests(context, python))
         if whole:
             results.add(
                 pytest(
@@ -208,6 +209,19 @@ def python_tests(context: Context) -> Results:
                 )
             )
     return results
+
+
+def cpython_tests(context: Context, python: Python) -> Results:
+    """CPython's own tests on fibers: what a switch exchanges, with --full everything listed."""
+    how_many = "more" if context.full else "some"
+    return pytest(
+        python,
+        f"running {how_many} of CPython {python.version}'s tests on fibers",
+        ["tests/cpython"],
+        limit=30 * MINUTE,
+        log="cpython",
+        environment={"RUNLOOM_FULL": "1"} if context.full else None,
+    )
 
 
 def wheel(context: Context) -> Results:

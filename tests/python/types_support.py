@@ -39,12 +39,13 @@ def modules() -> list[ModuleType]:
 
 
 def all_types() -> list[type]:
-    """Each type that a module of ours defines, private ones too."""
+    """Each type of ours that a module has, or has an object of; private ones too."""
     found: dict[type, None] = {}
     for module in modules():
         for value in vars(module).values():
-            if isinstance(value, type) and value.__module__.split(".")[0] in OUR_NAMES:
-                found[value] = None
+            cls = value if isinstance(value, type) else type(value)
+            if cls.__module__.split(".")[0] in OUR_NAMES:
+                found[cls] = None
     return sorted(found, key=type_name)
 
 
@@ -145,5 +146,6 @@ MAKERS: dict[type, Callable[[], Any]] = {
     _Alarm: _Alarm,
     _Call: lambda: _Call(60, int),
     Unique: Unique,
+    type(runloom_c.sched_yield): lambda: runloom_c.sched_yield,  # type: ignore[dict-item]
     _Password_of: lambda: _Password_of("secret"),
 }

@@ -89,7 +89,23 @@ PyObject* yielder_signature(PyObject*, void*) {
   return inspect ? PyObject_CallMethod(inspect.get(), "Signature", nullptr) : nullptr;
 }
 
+PyObject* yielder_name(PyObject*, void*) {
+  return PyUnicode_FromString("sched_yield");
+}
+
+// A copy of a function is the function, and a pickle its name.
+PyObject* yielder_reduce(PyObject*, PyObject*) {
+  return PyUnicode_FromString("sched_yield");
+}
+
+PyMethodDef yielder_methods[] = {
+    method("__reduce__", &yielder_reduce, METH_NOARGS, nullptr),
+    {},
+};
+
 PyGetSetDef yielder_properties[] = {
+    {"__name__", &yielder_name, nullptr, nullptr, nullptr},
+    {"__qualname__", &yielder_name, nullptr, nullptr, nullptr},
     {"__signature__", &yielder_signature, nullptr, nullptr, nullptr},
     {},
 };
@@ -105,6 +121,7 @@ PyType_Slot yielder_slots[] = {
     slot(Py_tp_dealloc, &yielder_dealloc),
     slot(Py_tp_repr, &yielder_repr),
     slot(Py_tp_call, &PyVectorcall_Call),
+    slot(Py_tp_methods, static_cast<void*>(yielder_methods)),
     slot(Py_tp_members, static_cast<void*>(yielder_members)),
     slot(Py_tp_getset, static_cast<void*>(yielder_properties)),
     {},
