@@ -11,6 +11,7 @@ from fiber_support import LIMIT, output, parked, run
 
 import runloom
 import runloom_c
+from runloom.sync import JoinSet, WaitGroup
 from runloom_c import Chan, go
 
 
@@ -46,6 +47,40 @@ def test_P08_fibers_tell_what_they_wait_for() -> None:
         for g in handles.values():
             g.cancel()
         os.close(writer)
+
+    run(main)
+
+
+def test_a_fiber_has_the_name_of_what_it_runs() -> None:
+    """Also of methods, of what is built in, and where a primitive has put a function around it."""
+    leave = runloom_c.Event()
+
+    def handler() -> None:
+        leave.wait()
+
+    class Server:
+        def accept(self) -> None:
+            leave.wait()
+
+    def main() -> None:
+        group = WaitGroup()
+        with JoinSet[Any]() as tasks:
+            expected = {
+                go(handler).id: "handler",
+                go(Server().accept).id: "accept",
+                go(leave.wait).id: "wait",
+                tasks.spawn(handler).id: "handler",
+                tasks.spawn(Server().accept).id: "accept",
+                tasks.spawn(leave.wait).id: "wait",
+            }
+            before = {entry["id"] for entry in runloom_c.fibers()}
+            group.go(handler)
+            entries = runloom_c.fibers()
+            (counted,) = (entry["id"] for entry in entries if entry["id"] not in before)
+            expected[counted] = "handler"
+            names = {entry["id"]: entry["name"] for entry in entries}
+            leave.set()
+        assert {number: names[number] for number in expected} == expected
 
     run(main)
 

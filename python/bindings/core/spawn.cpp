@@ -91,6 +91,7 @@ constexpr runloom::detail::FrameOps kOps{&run_g, &ignore, &ignore};
 
 std::string_view name_of(PyObject* fn) noexcept {
   const char* text = nullptr;
+  if (PyMethod_Check(fn)) fn = PyMethod_GET_FUNCTION(fn);
   if (PyFunction_Check(fn)) {
     PyObject* name = reinterpret_cast<PyFunctionObject*>(fn)->func_name;
     if (PyUnicode_IS_COMPACT_ASCII(name))
@@ -98,6 +99,8 @@ std::string_view name_of(PyObject* fn) noexcept {
               static_cast<std::size_t>(PyUnicode_GET_LENGTH(name))};
     text = PyUnicode_AsUTF8(name);
     if (!text) PyErr_Clear();
+  } else if (PyCFunction_Check(fn)) {
+    text = reinterpret_cast<PyCFunctionObject*>(fn)->m_ml->ml_name;
   }
   return text ? text : Py_TYPE(fn)->tp_name;
 }

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Once", "RWMutex", "WaitGroup", "Watch", "once_func", "once_value"]
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound="Callable[..., object]")
+
+
+def named_as(fn: Callable[..., object], inner: _Function) -> _Function:
+    """Lets a fiber that runs fn by way of a function of ours have the name of fn, in dumps and in
+    advice on stacks."""
+    for name in ("__module__", "__name__", "__qualname__"):
+        value = getattr(fn, name, None)
+        if isinstance(value, str):
+            setattr(inner, name, value)
+    return inner
 
 
 class WaitGroup(Unique):
@@ -63,7 +74,7 @@ class WaitGroup(Unique):
 
         self.add(1)
         try:
-            _sync_fiber(counted)
+            _sync_fiber(named_as(fn, counted))
         except BaseException:
             self.done()
             raise

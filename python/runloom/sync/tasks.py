@@ -10,6 +10,8 @@ from runloom.cancel import timeout as runloom_timeout
 from runloom_c import Cancelled, CancelScope, Condition, current_g
 from runloom_c import _sync_fiber as fiber
 
+from .primitives import named_as
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
@@ -70,7 +72,7 @@ class JoinSet(Unique, Generic[_T]):
                 if self._results is not None:
                     self._keep(own)
 
-        made = fiber(child)
+        made = fiber(named_as(fn, child))
         self._children.add(made)
         if self._cancelled:
             made.cancel()
