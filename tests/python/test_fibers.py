@@ -17,7 +17,7 @@ import runloom.sync
 import runloom_c
 from runloom_c import go, sched_yield
 
-# Bytes of stack; see docs/python.md.
+# Bytes of stack; see docs/guides/stacks.md.
 DEFAULT = (4 if sys.version_info < (3, 12) else 1) << 20
 
 
