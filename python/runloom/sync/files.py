@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import stat
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, overload
 
 from runloom._unique import Unique
 from runloom_c import blocking, file_read, file_write
@@ -14,8 +14,10 @@ from runloom_c import blocking, file_read, file_write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from _typeshed import OpenBinaryMode, OpenTextMode
     from typing_extensions import Buffer
 
+    _File = int | str | bytes | os.PathLike[str] | os.PathLike[bytes]
     _Opener = Callable[[Any, int], int]
 
 __all__ = ["open"]
@@ -183,8 +185,41 @@ def _open_raw(
     return raw
 
 
+@overload
 def open(
-    file: int | str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    file: _File,
+    mode: OpenTextMode = "r",
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    closefd: bool = True,
+    opener: _Opener | None = None,
+) -> IO[str]: ...
+@overload
+def open(
+    file: _File,
+    mode: OpenBinaryMode,
+    buffering: int = -1,
+    encoding: None = None,
+    errors: None = None,
+    newline: None = None,
+    closefd: bool = True,
+    opener: _Opener | None = None,
+) -> IO[bytes]: ...
+@overload
+def open(
+    file: _File,
+    mode: str,
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    closefd: bool = True,
+    opener: _Opener | None = None,
+) -> IO[Any]: ...
+def open(
+    file: _File,
     mode: str = "r",
     buffering: int = -1,
     encoding: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from runloom._unique import Unique
 from runloom.cancel import timeout as runloom_timeout
@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from typing_extensions import TypeVar
+
     from runloom_c import G
+
+    _T = TypeVar("_T", default=Any)  # JoinSet() is a JoinSet[Any]
+else:
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 __all__ = ["Future", "JoinSet", "gather"]
 
-_T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
@@ -195,12 +202,12 @@ class JoinSet(Unique, Generic[_T]):
         return False
 
 
-def gather(*functions: Callable[[], Any]) -> list[Any]:
+def gather(*functions: Callable[[], _T]) -> list[_T]:
     """Call each on a fiber of its own; their results in this order.
 
     The first that fails cancels the others, and what it raised is raised.
     """
-    with JoinSet[Any]() as tasks:
+    with JoinSet[_T]() as tasks:
         fibers = [tasks.spawn(function) for function in functions]
     return [each.join() for each in fibers]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from runloom.tls import Context, TLSSocket, create_default_context
 from runloom_c import Socket
@@ -20,6 +20,32 @@ if TYPE_CHECKING:
 __all__ = ["TLSListener", "tls_connect", "tls_listen"]
 
 
+@overload
+def tls_connect(
+    host: str,
+    port: int,
+    *,
+    context: Context | None = None,
+    server_hostname: str | None = None,
+    timeout: float | None = None,
+    source_address: _Address | None = None,
+    no_delay: bool = True,
+    suppress_ragged_eofs: bool = False,
+    session: TLSSession | None = None,
+) -> TLSSocket: ...
+@overload
+def tls_connect(
+    host: str,
+    port: int,
+    *,
+    context: Context | ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    timeout: float | None = None,
+    source_address: _Address | None = None,
+    no_delay: bool = True,
+    suppress_ragged_eofs: bool = False,
+    session: TLSSession | None = None,
+) -> TLSSocket | SSLObjectSocket: ...
 def tls_connect(
     host: str,
     port: int,
@@ -74,7 +100,7 @@ class TLSListener(Socket):
     _handshake_timeout: float | None
     _suppress_ragged_eofs: bool
 
-    def accept(self) -> tuple[Any, Any]:
+    def accept(self) -> tuple[TLSSocket | SSLObjectSocket, Any]:  # type: ignore[override]
         """Wait for a connection; return (connection, address).
 
         Its handshake is made by its first read or write, or by do_handshake(): not here, where a
