@@ -32,7 +32,8 @@ def run(n: int, main_fn: Callable[[], object] | None = None) -> int:
     Fibers on more than one thread need a Python without the GIL.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"run(n, main_fn): n must be an int >= 1, not {n!r}")
+        hint = "; run(1, main_fn), or runloom.sync.run(main_fn)" if callable(n) else ""
+        raise ValueError(f"run(n, main_fn): n must be an int >= 1, not {n!r}{hint}")
     if main_fn is not None and not callable(main_fn):
         raise TypeError(f"run(n, main_fn): main_fn must be callable, not {main_fn!r}")
     if n > 1:

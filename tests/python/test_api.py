@@ -366,6 +366,32 @@ def test_every_method_is_explained(kind: type) -> None:
             assert value.__doc__, f"{kind.__name__}.{name} has no docstring"
 
 
+def public_classes() -> list[type]:
+    """Those that the modules export, and those of runloom that they are made from."""
+    found: set[type] = set()
+    for home in API:
+        if "." in home and not home[8:].islower():
+            continue
+        module = find(home)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if isinstance(value, type):
+                found |= {each for each in value.__mro__ if each.__module__.startswith("runloom")}
+    return sorted(found, key=lambda each: (each.__module__, each.__qualname__))
+
+
+@pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: str(kind.__qualname__))
+def test_every_method_of_the_package_is_explained(kind: type) -> None:
+    assert kind.__doc__ or kind.__name__[0] == "_"
+    for name, value in vars(kind).items():
+        if name[0] == "_" or type(value).__name__ == "member_descriptor":
+            continue  # a slot: it is explained where the class is
+        if isinstance(value, (classmethod, staticmethod)):
+            value = value.__func__
+        if callable(value) or isinstance(value, property) or hasattr(value, "__get__"):
+            assert value.__doc__, f"{kind.__qualname__}.{name} has no docstring"
+
+
 def test_keys_of_dicts() -> None:
     assert set(STATS.split()) <= set(runloom_c.stats())
     seen: list[dict[str, Any]] = []

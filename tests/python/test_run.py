@@ -553,3 +553,11 @@ def test_a_stack_size_that_cannot_be_read_leaves_the_default(value: str) -> None
     done = script(code, environment={"RUNLOOM_STACK_SIZE": value})
     assert done.stdout == unset.stdout, done
     assert ("RUNLOOM_STACK_SIZE" in done.stderr) == bool(value)
+
+
+def test_run_with_a_function_alone_says_how_it_is_called() -> None:
+    run: Any = runloom.run
+    with pytest.raises(ValueError, match=r"n must be an int >= 1.*run\(1, main_fn\)"):
+        run(print)
+    with pytest.raises(ValueError, match=r"n must be an int >= 1, not 0$"):
+        run(0, print)

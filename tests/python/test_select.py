@@ -210,6 +210,15 @@ def test_wrong_cases_are_named(case: Any, error: type[Exception], text: str) -> 
         select([case])
 
 
+def test_a_channel_is_no_list_of_cases() -> None:
+    """It can be iterated over, and would be drained."""
+    channel = Chan(1)
+    channel.try_send(("after", 0))
+    with pytest.raises(TypeError, match="needs a list of cases, not a channel"):
+        select(channel)  # type: ignore[call-overload]
+    assert len(channel) == 1
+
+
 def test_a_case_that_changes_its_list() -> None:
     def main() -> None:
         class Evil:

@@ -267,5 +267,8 @@ def test_gather() -> None:
         assert gather() == []
         with pytest.raises(ZeroDivisionError):
             gather(forever, fail)
+        for wrong in ([forever, forever], 1):
+            with pytest.raises(TypeError, match="takes functions, one after the other"):
+                gather(forever, wrong)  # type: ignore[arg-type]
 
     run(main)

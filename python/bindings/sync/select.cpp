@@ -177,6 +177,10 @@ struct Cases {
   bool shared = false;               // an OS thread may end it
 
   bool take(PyObject* sequence) {
+    if (PyObject_TypeCheck(sequence, chan_type)) {  // it would be drained for cases
+      PyErr_SetString(PyExc_TypeError, "select() needs a list of cases, not a channel");
+      return false;
+    }
     const Ref list = Ref::steal(PySequence_Fast(sequence, "select() needs a list of cases"));
     if (!list) return false;
     if (PySequence_Fast_GET_SIZE(list.get()) == 0) {

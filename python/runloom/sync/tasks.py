@@ -207,6 +207,9 @@ def gather(*functions: Callable[[], _T]) -> list[_T]:
 
     The first that fails cancels the others, and what it raised is raised.
     """
+    for each in functions:
+        if not callable(each):
+            raise TypeError(f"gather() takes functions, one after the other, not {each!r}")
     with JoinSet[_T]() as tasks:
         fibers = [tasks.spawn(function) for function in functions]
     return [each.join() for each in fibers]
