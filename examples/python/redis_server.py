@@ -18,8 +18,8 @@ import time
 import example
 
 LINE_LIMIT = 64 * 1024
-ARGUMENT_LIMIT = 64 * 1024 * 1024
-ARGUMENTS_LIMIT = 64 * 1024
+COMMAND_LIMIT = 64 * 1024 * 1024  # bytes of its words
+WORDS_LIMIT = 64 * 1024
 BATCH = 64 * 1024  # replies that are collected before they are sent
 
 OK = b"+OK\r\n"
@@ -95,16 +95,18 @@ class Client:
                 words = line.split()  # as somebody types it into nc
             else:
                 words = []
-                for _ in range(number(line[1:], ARGUMENTS_LIMIT, "invalid multibulk length")):
+                room = COMMAND_LIMIT
+                for _ in range(number(line[1:], WORDS_LIMIT, "invalid multibulk length")):
                     head = self.line()
                     if head is None:
                         return None
                     if not head.startswith(b"$"):
                         raise ProtocolError(f"expected '$', got '{head[:1].decode('latin-1')}'")
-                    word = self.exactly(number(head[1:], ARGUMENT_LIMIT, "invalid bulk length"))
+                    word = self.exactly(number(head[1:], room, "invalid bulk length"))
                     if word is None:
                         return None
                     words.append(word)
+                    room -= len(word)
             if words:
                 return words
 
@@ -131,7 +133,8 @@ def array(parts):
 
 
 class Store:
-    """Values under keys, with the moment at which each ends."""
+    """Values under keys, with the moment at which each ends. One that has ended goes when somebody
+    asks for it."""
 
     def __init__(self):
         self.values = {}

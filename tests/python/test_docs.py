@@ -60,6 +60,13 @@ def test_the_index_names_every_guide() -> None:
     assert [guide for guide in GUIDES if f"]({guide.removeprefix('docs/')})" not in index] == []
 
 
+def test_the_quickstart_names_every_example() -> None:
+    quickstart = (ROOT / "docs" / "guides" / "quickstart.md").read_text()
+    examples = {path.name for path in (ROOT / "examples" / "python").glob("*.py")}
+    shared = {"example.py", "http_requests.py"}
+    assert {name for name in examples - shared if f"`{name}`" not in quickstart} == set()
+
+
 def test_the_server_of_the_readme_echoes_until_ctrl_c() -> None:
     [(program, _)] = programs("README.md")
     port = free_port()
