@@ -305,7 +305,7 @@ def test_P04_references_balance() -> None:
         chan: Chan[object] = Chan(5)
 
         def send() -> None:
-            for _ in range(2_000):
+            for _ in range(1_000_000):
                 chan.send(value)
             chan.close()
 

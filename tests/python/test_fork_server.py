@@ -12,7 +12,7 @@ def test_K04_workers_that_were_forked_serve_and_are_replaced() -> None:
         import runloom, runloom_c
         from runloom.sync import tcp_listen
         warnings.simplefilter("ignore")  # 3.12 warns of forks in programs with threads
-        WORKERS, GENERATIONS = 4, 5
+        WORKERS, GENERATIONS = (8, 20) if os.environ.get("RUNLOOM_FULL") else (4, 5)
 
         def worker(server):
             connection, _ = server.accept()

@@ -34,17 +34,21 @@ def test_the_count_includes_what_fibers_spawn() -> None:
     assert runloom_c.run() == 0
 
 
+FULL = bool(os.environ.get("RUNLOOM_FULL"))
+
+
 def test_S20_run_returns_only_when_all_have_ended() -> None:
-    for _ in range(5):
+    count = 30_000
+    for _ in range(50 if FULL else 3):
         ended = []
-        for _ in range(2_000):
+        for _ in range(count):
             go(lambda: ended.append(sched_yield()))  # noqa: B023
-        assert runloom_c.run() == 2_000
-        assert len(ended) == 2_000
+        assert runloom_c.run() == count
+        assert len(ended) == count
 
 
 def test_S22_one_fiber_spawns_very_many() -> None:
-    count = 100_000
+    count = 1_000_000 if FULL else 100_000
     go(lambda: [go(int) for _ in range(count)] and None)
     assert runloom_c.run() == count + 1
 
@@ -544,6 +548,36 @@ def test_P12_runs_do_not_grow_the_process() -> None:
         cycle()
     assert resident() - before < 2 << 20
     assert sys.getrefcount(cycle) < 10
+
+
+def test_P12_spawns_and_stacks_do_not_grow_the_process() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def spawns(count: int) -> None:
+        for _ in range(count // 1_000):
+            for _ in range(1_000):
+                go(int)
+            runloom_c.run()
+
+    def stacks(count: int) -> None:
+        def main() -> None:
+            g = go(runloom_c.park_self)
+            sched_yield()
+            for _ in range(count):
+                g.stack()
+            g.wake()
+
+        go(main)
+        runloom_c.run()
+
+    spawns(20_000)
+    stacks(2_000)
+    before = resident()
+    spawns(1_000_000 if FULL else 200_000)
+    stacks(100_000)
+    assert resident() - before < 2 << 20
 
 
 @pytest.mark.parametrize("value", ["lots", "17", ""])

@@ -404,6 +404,54 @@ def test_signals_reach_parent_and_child_apart() -> None:
     assert output(program(code)) == "child True\nparent True\n"
 
 
+def test_K02_both_sides_go_on_with_their_own_sockets() -> None:
+    """The child closes what it inherits and serves on the same numbers; the parent's waits hold."""
+    code = """
+        import socket, runloom.sync as sync
+
+        def echo_once(rounds):
+            with sync.tcp_listen("127.0.0.1", 0) as listener:
+                def serve():
+                    conn, _ = listener.accept()
+                    with conn:
+                        while data := conn.recv(100):
+                            conn.sendall(data)
+                server = sync.fiber(serve)
+                with sync.tcp_connect(*listener.getsockname()) as conn:
+                    for i in range(rounds):
+                        conn.sendall(b"%d" % i)
+                        assert conn.recv(100) == b"%d" % i
+                server.join()
+
+        def main():
+            pairs = [sync.socketpair() for _ in range(10)]
+            readers = [go(lambda left=left: left.recv(10)) for left, _ in pairs]
+            runloom_c.sched_sleep(0.01)  # they wait, and are registered
+            for _ in range(5):
+                pid = os.fork()
+                if pid == 0:
+                    for left, right in pairs:
+                        left.close(), right.close()
+                    echo_once(20)
+                    os._exit(0)
+                echo_once(20)
+                status = runloom_c.blocking(os.waitpid, pid, 0)[1]
+                assert os.waitstatus_to_exitcode(status) == 0, status
+                assert not any(each.done for each in readers)
+            for n, (_, right) in enumerate(pairs):
+                right.sendall(b"%d" % n)
+            assert [each.join() for each in readers] == [b"%d" % n for n in range(10)]
+            for left, right in pairs:
+                left.close(), right.close()
+            print("ok")
+
+        runloom.run(1, main)
+    """
+    done = script(program(code))
+    assert done.stdout == "ok\n", done  # 3.12 warns of forks in programs with threads
+    assert done.returncode == 0
+
+
 def test_K02_a_fork_while_other_threads_run_fibers() -> None:
     code = """
         stop = threading.Event()

@@ -260,6 +260,66 @@ def test_G02_handlers_of_two_kinds_run_while_fibers_wait_and_work() -> None:
     assert output(program(code)) == "True\n"
 
 
+def test_G02_signals_beside_traffic_with_a_full_wakeup_fd() -> None:
+    """No EINTR comes out of a call, no kind of handler is lost, a full pipe is only a warning."""
+    code = """
+        import socket, runloom.sync
+        counts = {signal.SIGUSR1: 0, signal.SIGUSR2: 0}
+        def handler(number, frame):
+            counts[number] += 1
+        for number in counts:
+            signal.signal(number, handler)
+        nobody, full = socket.socketpair()
+        full.setblocking(False)
+        try:
+            while True: full.send(bytes(4096))
+        except BlockingIOError:
+            pass
+        signal.set_wakeup_fd(full.fileno(), warn_on_full_buffer=False)
+        count = 10_000 if os.environ.get("RUNLOOM_FULL") else 1_000
+
+        def storm():
+            for i in range(count):
+                os.kill(os.getpid(), signal.SIGUSR1 if i % 2 else signal.SIGUSR2)
+                time.sleep(0.001)
+
+        def echo(conn):
+            with conn:
+                while data := conn.recv(1000):
+                    conn.sendall(data)
+
+        def main():
+            thread = threading.Thread(target=storm)
+            thread.start()
+            rounds = 0
+            with runloom.sync.tcp_listen("127.0.0.1", 0) as listener:
+                def client():
+                    nonlocal rounds
+                    while thread.is_alive():
+                        with runloom.sync.tcp_connect(*listener.getsockname()) as conn:
+                            for _ in range(20):
+                                conn.sendall(b"x" * 1000)
+                                got = 0
+                                while got < 1000:
+                                    got += len(conn.recv(1000))
+                                rounds += 1
+                    listener.close()
+                go(client)
+                while True:
+                    try:
+                        conn, _ = listener.accept()
+                    except OSError:
+                        break
+                    go(lambda conn=conn: echo(conn))
+            return rounds
+
+        done = []
+        runloom.run(1, lambda: done.append(main()))
+        print(done[0] > 20, all(each > count // 10 for each in counts.values()))
+    """
+    assert output(program(code), limit=60) == "True True\n"
+
+
 @pytest.mark.parametrize("wait", ["sched_sleep(30)", "park(foreign_wakeable=True)"])
 def test_A32_a_handler_runs_promptly_though_nothing_else_happens(wait: str) -> None:
     # The signal is delivered to another thread, so that no system call of ours is interrupted.

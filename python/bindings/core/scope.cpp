@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "runloom/sched/cancel.hpp"
 #include "support/args.hpp"
@@ -168,8 +169,15 @@ int set_deadline(PyObject* self, PyObject* value, void*) {
     return -1;
   }
   if (!to_moment(value, "deadline", when)) return -1;
-  scope.deadline = when;
-  if (scope.g) scope.scope().set_deadline(at_seconds(when));
+  const double before = std::exchange(scope.deadline, when);
+  if (!scope.g) return 0;
+  scope.scope().set_deadline(at_seconds(when));
+  // An end can't be taken back: the fiber may have been woken by it already, and would find a
+  // timeout that is nobody's.
+  if (before != kNever && at_seconds(before).passed()) {
+    scope.cancel_called = true;
+    scope.scope().cancel();
+  }
   return 0;
 }
 
