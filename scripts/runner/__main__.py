@@ -10,7 +10,7 @@ import time
 from console import StageFailed, duration, say
 from context import Context, find_pythons, main_version
 from results import Results
-from stages import STAGES, NothingToRun, Stage, with_needs
+from stages import STAGES, NothingToRun, Stage, usual, with_needs
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
 
     names = ["core", "extensions"] if options.build_only else options.stage
     try:
-        stages = with_needs(names) if names else STAGES
+        stages = with_needs(names) if names else usual(options.full)
     except StageFailed as error:
         say(f"error: {error}")
         return 2

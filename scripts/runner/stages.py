@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class Stage:
     run: Callable[[Context], Results]
     needs: tuple[str, ...] = ()  # run before it; when one of them fails, this one is not run
     uses: tuple[str, ...] = ()  # run before it, but it can do without
+    on_request: bool = False  # only with --full, or when it is named
 
 
 def require(sources: object, what: str) -> None:
@@ -211,6 +213,46 @@ def python_tests(context: Context) -> Results:
     return results
 
 
+def python_asan(context: Context) -> Results:
+    """The Python tests with a module, core included, that the sanitizers watch.
+
+    The interpreter itself is an ordinary one, so the sanitizers' library is loaded ahead of it, and
+    its own allocator, which would hide what is freed, gives way to malloc.
+    """
+    require(has_bindings(), "python/bindings has no sources")
+    python = context.python
+    directory = configure("asan-python", [f"-DPython_EXECUTABLE={python.executable}"])
+    build(context, directory, ["runloom_c"])
+    return pytest(
+        python,
+        f"running the Python tests under asan on Python {python.version}",
+        # What takes a second may take a minute.
+        ["tests/python", "--timeout", "400", "-o", "faulthandler_timeout=380",
+         "-k", "not test_examples and not test_docs and not test_demo"],
+        limit=60 * MINUTE,
+        log="asan-python",
+        environment={
+            **SANITIZER_OPTIONS,
+            # What an interpreter has at its end is no leak.
+            "ASAN_OPTIONS": f"{SANITIZER_OPTIONS['ASAN_OPTIONS']}:detect_leaks=0",
+            "LD_PRELOAD": " ".join(map(runtime_library, ("libasan.so", "libstdc++.so"))),
+            "PYTHONMALLOC": "malloc",
+            "PYTHONPATH": f"{directory / 'lib'}:{ROOT / 'python'}",
+            "RUNLOOM_SANITIZED": "1",
+        },
+    )  # fmt: skip
+
+
+def runtime_library(name: str) -> str:
+    """Where the compiler of the presets has a library of its own."""
+    output = subprocess.run(
+        ["gcc", f"-print-file-name={name}"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+    if not Path(output).is_absolute():
+        raise StageFailed(f"gcc has no {name}")
+    return output
+
+
 def cpython_tests(context: Context, python: Python) -> Results:
     """CPython's own tests on fibers: what a switch exchanges, with --full everything listed."""
     how_many = "more" if context.full else "some"
@@ -299,6 +341,14 @@ STAGES = [
     Stage("cpp", "C++ tests, examples, and a consumer of the install tree", 5, cpp, ("core",)),
     Stage("python", "Python tests", 6, python_tests, ("extensions",)),
     Stage("asan", "C++ tests under the address and undefined-behaviour sanitizers", 12, asan),
+    Stage(
+        "python-asan",
+        "Python tests under the sanitizers; only with --full or by name",
+        40,
+        python_asan,
+        ("extensions",),
+        on_request=True,
+    ),
     Stage("tsan", "race tests under the thread sanitizer", 10, tsan),
     Stage("clang", "compile everything with clang", 6, clang),
     Stage(
@@ -308,6 +358,11 @@ STAGES = [
     Stage("stress", "stress tests and the simulator, with fixed seeds", 4, stress, ("core",)),
     Stage("wheel", "pip install . and import", 3, wheel),
 ]
+
+
+def usual(full: bool) -> list[Stage]:
+    """What is run when no stage is named."""
+    return [stage for stage in STAGES if full or not stage.on_request]
 
 
 def with_needs(names: list[str]) -> list[Stage]:

@@ -13,7 +13,7 @@ import pytest
 from console import ROOT, StageFailed, run
 from context import Context
 from results import Results
-from stages import NothingToRun, Stage, with_needs
+from stages import STAGES, NothingToRun, Stage, usual, with_needs
 
 RunStage = Callable[[Stage, Context, Results, set[str]], str]
 
@@ -43,6 +43,12 @@ def test_a_stage_brings_what_it_builds_on_in_order() -> None:
 def test_an_unknown_stage_is_refused_by_name() -> None:
     with pytest.raises(StageFailed, match=r"no stage nonsense.*core"):
         with_needs(["nonsense"])
+
+
+def test_some_stages_are_run_only_in_full_or_by_name() -> None:
+    assert [each.name for each in STAGES if each not in usual(full=False)] == ["python-asan"]
+    assert usual(full=True) == STAGES
+    assert with_needs(["python-asan"])[-1].name == "python-asan"
 
 
 def test_failed_tests_count(run_stage: RunStage) -> None:
