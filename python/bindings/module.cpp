@@ -22,6 +22,7 @@
 #include "dns/resolve.hpp"
 #include "net/net.hpp"
 #include "pystate.h"
+#include "server/server.hpp"
 #include "support/errors.hpp"
 #include "support/ref.hpp"
 #include "support/types.hpp"
@@ -72,6 +73,7 @@ bool init_module(PyObject* module) {
          add_traceback_signal(module) && add_interrupt_functions(module) &&
          add_hub_functions(module) && add_crash_handler(module) && add_stack_advice(module) &&
          add_sync(module) && add_net(module) && add_tls(module) && add_dns_functions(module) &&
+         add_server(module) &&
          // what the interpreter has to know
          add_fork_functions(module) && rl_pystate_watch_gc() == 0 && guard_imports() &&
          watch_interpreter_end();

@@ -146,8 +146,9 @@ Result<void> Server::Impl::serve() {
     handlers = &connections;
     JoinSet<> accepting;
     for (Acceptor& acceptor : acceptors) {
-      const auto started = accepting.spawn([this, &acceptor] { accept_until_stopped(acceptor); },
-                                           {.name = "acceptor", .hub = acceptor.hub});
+      const auto started =
+          accepting.spawn([this, &acceptor] { accept_until_stopped(acceptor); },
+                          {.name = "acceptor", .hub = acceptor.hub, .guest = options.guests});
       if (!started) fail_with(started.error());
     }
     if (!stopping.load()) notify.ready(helpers);

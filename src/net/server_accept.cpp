@@ -138,7 +138,10 @@ void Server::Impl::start(Accepted connection) {
   counters.active.fetch_add(1, std::memory_order_relaxed);
   const auto started = handlers->spawn(
       [this, accepted = std::move(connection)]() mutable { run(std::move(accepted)); },
-      {.name = "connection", .stack_size = options.stack_size, .hub = hub});
+      {.name = "connection",
+       .stack_size = options.stack_size,
+       .hub = hub,
+       .guest = options.guests});
   if (started) {
     ServerCounters::add(counters.accepted);
     return;

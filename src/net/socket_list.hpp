@@ -18,6 +18,12 @@ class SocketList {
    public:
     Entry(SocketList& list, const Fd& socket, Connection* connection = nullptr)
         : list_(list), socket_(socket), connection_(connection) {
+      if (connection_) {
+        connection_->entry_ = this;
+        connection_->follow_ = [](void* self, const Fd& other) {
+          static_cast<Entry*>(self)->follow(other);
+        };
+      }
       const std::lock_guard hold(list_.mutex_);
       next_ = list_.head_;
       if (next_) next_->prev_ = this;
@@ -25,6 +31,7 @@ class SocketList {
       if (list_.closed_) socket_.close();
     }
     ~Entry() {
+      if (connection_) connection_->follow_ = nullptr;
       const std::lock_guard hold(list_.mutex_);
       (prev_ ? prev_->next_ : list_.head_) = next_;
       if (next_) next_->prev_ = prev_;
@@ -34,8 +41,14 @@ class SocketList {
 
    private:
     friend class SocketList;
+    void follow(const Fd& socket) {
+      const std::lock_guard hold(list_.mutex_);
+      socket_ = Fd::Weak(socket);
+      if (list_.closed_) socket_.close();
+    }
+
     SocketList& list_;
-    const Fd::Weak socket_;
+    Fd::Weak socket_;
     Connection* const connection_;  // outlives the entry
     Entry* prev_ = nullptr;
     Entry* next_ = nullptr;
@@ -55,7 +68,7 @@ class SocketList {
   void stop_idle() {
     const std::lock_guard hold(mutex_);
     for (const Entry* entry = head_; entry; entry = entry->next_)
-      if (entry->connection_) entry->connection_->stop_idle();
+      if (entry->connection_) entry->connection_->clock_->stop_idle();
   }
 
  private:

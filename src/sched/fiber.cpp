@@ -20,7 +20,12 @@ std::atomic<UnhandledExceptionHandler> unhandled_handler{nullptr};
   Context::entered(self.context, transfer);
   hub.reap();
   try {
-    self.ops->run(self.frame);
+    if (self.guest) [[unlikely]] {
+      const SwitchHooks& hooks = hub.impl.options.hooks;
+      hooks.guest.run(hooks.context, self.ops->run, self.frame);
+    } else {
+      self.ops->run(self.frame);
+    }
     self.has_result = true;
   } catch (...) {
     self.exception = std::current_exception();
@@ -55,8 +60,10 @@ HubImpl& target_hub(Scheduler::Impl& impl, const SpawnOptions& options) noexcept
 
 }  // namespace
 
-Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::size_t frame_size,
-                      std::size_t frame_align, std::error_code& error) noexcept {
+namespace {
+
+Fiber* allocate(Scheduler* scheduler, const SpawnOptions& options, std::size_t frame_size,
+                std::size_t frame_align, std::error_code& error) noexcept {
   HubImpl* hub = tl_hub;
   if (!scheduler) {
     if (!hub) {
@@ -122,6 +129,31 @@ Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::si
   return fiber;
 }
 
+Fiber* allocate_guest(const Scheduler& scheduler, SpawnOptions options, std::size_t frame_size,
+                      std::size_t frame_align, std::error_code& error) noexcept {
+  const SwitchHooks& hooks = SchedulerAccess::impl(scheduler).options.hooks;
+  options.local_size = hooks.guest.local_size(hooks.context, options.stack_size);
+  Fiber* fiber = allocate(nullptr, options, frame_size, frame_align, error);
+  if (!fiber || (fiber->guest = hooks.guest.make(hooks.context, fiber, options.local_size)))
+    return fiber;
+  discard_fiber(fiber);
+  error = errno_code(ENOMEM);
+  return nullptr;
+}
+
+}  // namespace
+
+Fiber* allocate_fiber(Scheduler* scheduler, const SpawnOptions& options, std::size_t frame_size,
+                      std::size_t frame_align, std::error_code& error) noexcept {
+  if (options.guest) [[unlikely]] {
+    const Scheduler* current = Scheduler::current();
+    if (current && (!scheduler || scheduler == current) &&
+        SchedulerAccess::impl(*current).options.hooks.guest.make)
+      return allocate_guest(*current, options, frame_size, frame_align, error);
+  }
+  return allocate(scheduler, options, frame_size, frame_align, error);
+}
+
 void* fiber_frame(Fiber* fiber) noexcept {
   return fiber->frame;
 }
@@ -136,6 +168,10 @@ FiberId fiber_id(const Fiber* fiber) noexcept {
 }
 
 void discard_fiber(Fiber* fiber) noexcept {
+  if (fiber->guest) {
+    const SwitchHooks& hooks = SchedulerAccess::impl(*fiber->scheduler).options.hooks;
+    hooks.guest.drop(hooks.context, fiber);
+  }
   fiber->slot->done.store(true, std::memory_order_release);
   fiber->refs.store(1, std::memory_order_relaxed);
   drop_reference(*fiber);

@@ -65,6 +65,7 @@ struct Fiber : Waiter {
   bool cancellable = false;    // the current wait
   bool has_result = false;
   bool noyield = false;
+  bool guest = false;        // its local memory is the language binding's, see GuestHooks
   bool pinned = false;       // may not be stolen
   std::uint16_t forbid = 0;  // ForbidPark depth
 

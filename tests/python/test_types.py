@@ -96,7 +96,8 @@ def test_a_second_init_leaves_it_whole(cls: type) -> None:
 # ---------------------------------------------------------------- copies
 
 # Plain data, and a function, which is its own copy.
-VALUES = {runloom_c.Cancelled, runloom.dns.Record, YIELDER}
+RECORDS = {runloom.dns.Record, runloom.sync.ServerReport, runloom.sync.ServerTimeouts}
+VALUES = {runloom_c.Cancelled, YIELDER, *RECORDS}
 
 
 @every_type
@@ -128,8 +129,16 @@ def test_sched_yield_looks_like_a_function() -> None:
 # ---------------------------------------------------------------- subclasses
 
 FINAL = {
-    YIELDER, runloom_c.G, runloom_c.TLSSession, runloom_c.TLSSocket, runloom_c._TLSContext,
+    YIELDER, runloom_c.G, runloom_c.ServerConnection, runloom_c.TLSSession, runloom_c.TLSSocket,
+    runloom_c._Server, runloom_c._TLSContext,
 }  # fmt: skip
+
+
+ARGUMENTS: dict[type, tuple[int, ...]] = {
+    runloom.dns.Record: (1, 2, 3, 4),
+    runloom.sync.ServerReport: (1, 2, 3, 4, 5),
+    runloom.timeout: (1,),
+}
 
 
 @every_type
@@ -151,10 +160,10 @@ def test_subclasses(cls: Any) -> None:
             died.append(self)
 
     class Named(Sub):
-        __slots__ = ("other",) if cls is not runloom.dns.Record else ()
+        __slots__ = ("other",) if cls not in RECORDS else ()
 
     def main() -> None:
-        arguments = {runloom.dns.Record: (1, 2, 3, 4), runloom.timeout: (1,)}.get(cls, ())
+        arguments = ARGUMENTS.get(cls, ())
         for each in (Sub, Named):
             died.clear()
             subject = each(*arguments)
@@ -191,13 +200,14 @@ def test_two_bases(cls: type) -> None:
 
 # ---------------------------------------------------------------- references
 
-NOT_WEAKLY = {Unique, YIELDER, runloom.dns.Record, primitives._Flight, ssl_object._Turn}
+KEPT = {runloom_c.ServerConnection, runloom_c.TLSSession}  # by their makers
+NOT_WEAKLY = {Unique, YIELDER, primitives._Flight, ssl_object._Turn, *RECORDS}
 
 
 @every_type
 def test_weak_references_die_with_it(cls: type) -> None:
     def main() -> None:
-        subject = None if cls is runloom_c.TLSSession else MAKERS[cls]()  # which is kept
+        subject = None if cls in KEPT else MAKERS[cls]()
         if cls in NOT_WEAKLY:
             with pytest.raises(TypeError, match=f"weak reference to '(runloom_c.)?{cls.__name__}'"):
                 weakref.ref(subject)
@@ -345,6 +355,10 @@ HOLDERS: dict[type, list[Callable[[Marker], Any]]] = {
     runloom.dns.Record: [lambda marker: runloom.dns.Record("", "", 0, marker)],  # type: ignore[arg-type]
     runloom.sync.Future: [_future, _failed_future],
     runloom.sync.JoinSet: [_join_set],
+    runloom.sync.Server: [lambda marker: runloom.sync.Server(lambda _: marker)],
+    runloom.sync.ServerReport: [lambda marker: runloom.sync.ServerReport("", None, "", marker, 0)],  # type: ignore[arg-type]
+    runloom.sync.ServerTimeouts: [lambda marker: runloom.sync.ServerTimeouts(marker)],  # type: ignore[arg-type]
+    runloom_c._Server: [lambda marker: runloom.sync.Server(lambda _: marker)._server],
     runloom.sync.TLSListener: [_with(runloom.sync.TLSListener, "context")],
     runloom.sync.Watch: [runloom.sync.Watch],
     files._RawFile: [_with(files._RawFile, "name")],
@@ -363,7 +377,8 @@ HOLDERS: dict[type, list[Callable[[Marker], Any]]] = {
 # tested above. What a Group does is held by the fibers that do it.
 HOLD_NOTHING = {
     runloom_c.CancelScope, runloom_c.Event, runloom_c.Lock, runloom_c.Mutex, runloom_c.RLock,
-    runloom_c.Semaphore, runloom_c.Socket, runloom_c.TLSSession, runloom_c._TLSContext,
+    runloom_c.Semaphore, runloom_c.ServerConnection, runloom_c.Socket, runloom_c.TLSSession,
+    runloom_c._TLSContext,
     YIELDER, Unique, runloom.timeout, runloom.sync.Group, runloom.sync.Once, runloom.sync.RWMutex,
     runloom.sync.WaitGroup,
 }  # fmt: skip
@@ -394,7 +409,7 @@ def test_the_collector_sees_the_type(cls: type) -> None:
 
     def main() -> None:
         subject = MAKERS[cls]()
-        if gc.is_tracked(subject) and cls is not runloom.dns.Record:
+        if gc.is_tracked(subject) and cls not in RECORDS:
             assert cls in gc.get_referents(subject)
         del subject
 

@@ -27,6 +27,7 @@ import runloom.tls
 import runloom_c
 from runloom._unique import Unique
 from runloom.sync import files, primitives, ssl_object
+from runloom.sync import server as server_module
 from runloom.sync import socket as socket_module
 from runloom.time import _Alarm, _Call
 from runloom.tls import _Password_of
@@ -107,6 +108,28 @@ def _ssl_object() -> Any:
     return ssl_object.SSLObjectSocket(_pair(), context, server_hostname="localhost")
 
 
+def _server() -> Any:
+    return server_module.Server(int)
+
+
+@cache
+def _served() -> Any:
+    """Of a connection that was served."""
+    seen: list[Any] = []
+
+    def main() -> None:
+        server = server_module.Server(lambda conn: seen.append(conn.served))
+        address = server.listen("127.0.0.1", 0)
+        serving = runloom.sync.fiber(server.serve, signals=None)
+        with runloom.sync.tcp_connect(*address) as conn:
+            conn.recv(1)
+        server.stop()
+        serving.join()
+
+    run(main)
+    return seen[0]
+
+
 MAKERS: dict[type, Callable[[], Any]] = {
     runloom_c.CancelScope: runloom_c.CancelScope,
     runloom_c.Cancelled: runloom_c.Cancelled,
@@ -118,9 +141,11 @@ MAKERS: dict[type, Callable[[], Any]] = {
     runloom_c.Mutex: runloom_c.Mutex,
     runloom_c.RLock: runloom_c.RLock,
     runloom_c.Semaphore: runloom_c.Semaphore,
+    runloom_c.ServerConnection: _served,
     runloom_c.Socket: _pair,
     runloom_c.TLSSession: _tls_session,
     runloom_c.TLSSocket: _tls_socket,
+    runloom_c._Server: lambda: _server()._server,
     type(runloom.tls.Context()._native(False)): lambda: runloom.tls.Context()._native(False),
     runloom.timeout: lambda: runloom.timeout(60),
     runloom.compat.Coro: lambda: runloom.compat.Coro(int),
@@ -134,6 +159,9 @@ MAKERS: dict[type, Callable[[], Any]] = {
     runloom.sync.RWMutex: runloom.sync.RWMutex,
     runloom.sync.WaitGroup: runloom.sync.WaitGroup,
     runloom.sync.Watch: lambda: runloom.sync.Watch(0),
+    runloom.sync.Server: _server,
+    runloom.sync.ServerReport: lambda: runloom.sync.ServerReport("accept", None, "", None, 0),
+    runloom.sync.ServerTimeouts: runloom.sync.ServerTimeouts,
     runloom.sync.TLSListener: _listener,
     files._RawFile: _raw_file,
     primitives._Flight: primitives._Flight,

@@ -7,6 +7,7 @@
 #include "core/g.hpp"
 #include "core/gil.hpp"
 #include "core/signals.hpp"
+#include "core/spawn.hpp"
 #include "runloom/net/netpoll.hpp"
 #include "support/errors.hpp"
 #include "support/ref.hpp"
@@ -73,7 +74,8 @@ Options home_options(Home& home) {
                    .switched = &switched,
                    .before_block = &before_block,
                    .after_block = &after_block,
-                   .expects_wake = &expects_wake};
+                   .expects_wake = &expects_wake,
+                   .guest = guest_hooks};
   // Signals must end the main thread's polls, so it has a poller from the start. Other threads get
   // one when they first need it.
   if (home.on_main_thread) {

@@ -275,7 +275,7 @@ void fiber_raised(Home& home, G& g, PyObject* error) {
   } else if (g.run_main) {
     cancel_all_inside(home, g);
   } else if (PyErr_GivenExceptionMatches(error, PyExc_KeyboardInterrupt)) {
-    pass_on_interrupt(home, error);
+    (void)pass_on_interrupt(home, error);
   }
 }
 

@@ -92,10 +92,12 @@ void run_signal_handlers(Home& home) {
   if (PyErr_CheckSignals() < 0) deliver_interrupt(home, take_raised());
 }
 
-void pass_on_interrupt(Home& home, PyObject* exception) noexcept {
-  if (!home.on_main_thread || !pipe.watching) return;
+bool pass_on_interrupt(Home& home, PyObject* exception) noexcept {
+  if (!home.on_main_thread || !pipe.watching) return false;
   pipe.drain();
-  if (pipe.interrupted) deliver_interrupt(home, Py_NewRef(exception));
+  if (!pipe.interrupted) return false;
+  deliver_interrupt(home, Py_NewRef(exception));
+  return true;
 }
 
 SignalWatch::SignalWatch(Home& home) {

@@ -26,7 +26,7 @@ void deliver_interrupt(Home& home, PyObject* exception) noexcept;
 // A fiber other than the main one ended with KeyboardInterrupt (borrowed). When a signal has come
 // that no handler's exception has left run() for, it is passed on as what the hub's handlers raise,
 // so that Ctrl-C ends a program whichever fiber runs.
-void pass_on_interrupt(Home& home, PyObject* exception) noexcept;
+bool pass_on_interrupt(Home& home, PyObject* exception) noexcept;
 
 // While one lives, signals end the polls of the home's hub. On the main thread; elsewhere it does
 // nothing.

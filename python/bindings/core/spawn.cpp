@@ -49,7 +49,10 @@ PyObject* never_begun() {
   return nullptr;
 }
 
-void live(FiberLocal& local) {
+// The life of a fiber: `body(g)` is what it does; it returns what the fiber returns, or null with
+// an exception set.
+template <class Body>
+void live(FiberLocal& local, Body&& body) {
   G& g = *local.g;
   Home& home = *tl_home;
   g.state = GState::started;
@@ -57,7 +60,7 @@ void live(FiberLocal& local) {
   if (local.inherits && !drop) own_decimal_context();
   if (stack_advice_on && !drop) [[unlikely]]
     begin_measuring();
-  PyObject* outcome = drop ? never_begun() : call(g);
+  PyObject* outcome = body(g, drop);
   if (stack_advice_on && !drop) [[unlikely]]
     end_measuring(g);
   if (g.scopes) [[unlikely]]
@@ -82,12 +85,34 @@ void live(FiberLocal& local) {
 }
 
 void run_g(void*) {
-  keep_stack([] { live(*current_local()); });
+  keep_stack([] {
+    live(*current_local(), [](G& g, bool drop) { return drop ? never_begun() : call(g); });
+  });
 }
 
 void ignore(void*) noexcept {}
 
 constexpr runloom::detail::FrameOps kOps{&run_g, &ignore, &ignore};
+
+// Makes a fiber's local memory, in which there is room for its state, what belongs to the G. No
+// object is made, so that the collector does not meet a fiber that is half-made.
+void make_local(Home& home, G& g, runloom::detail::Fiber* fiber, std::size_t local_size,
+                Ref context) {
+  auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
+  const runloom::detail::StackBounds stack = runloom::detail::fiber_stack(fiber);
+  auto* local = new (memory) FiberLocal{.g = &g,
+                                        .stack_begin = stack.high,
+                                        .inherits = static_cast<bool>(context),
+                                        .finished = false};
+  rl_pystate_init(state_of(local), home.pyhub, stack.low, stack.high,
+                  memory + local_layout.datastack, local_size - local_layout.datastack,
+                  context.release());
+  g.home = &home;
+  g.local = local;
+  g.fiber = FiberHandle(fiber);
+  g.id = home.id_base + g.fiber.id();
+  Py_INCREF(g.object());  // the scheduler's, in local->g
+}
 
 std::string_view name_of(PyObject* fn) noexcept {
   const char* text = nullptr;
@@ -136,22 +161,67 @@ G* spawn(Home& home, const SpawnRequest& request) {
     raise_spawn_error(error);
     return nullptr;
   }
-  auto* memory = static_cast<char*>(runloom::detail::fiber_local(fiber));
-  const runloom::detail::StackBounds stack = runloom::detail::fiber_stack(fiber);
-  auto* local = new (memory) FiberLocal{
-      .g = g, .stack_begin = stack.high, .inherits = static_cast<bool>(context), .finished = false};
-  char* datastack = memory + local_layout.datastack;
-  rl_pystate_init(state_of(local), home.pyhub, stack.low, stack.high, datastack,
-                  options.local_size - local_layout.datastack, context.release());
-  g->home = &home;
-  g->local = local;
-  g->fiber = FiberHandle(fiber);
-  g->id = home.id_base + g->fiber.id();
+  make_local(home, *g, fiber, options.local_size, std::move(context));
   g->noyield = request.noyield;
-  Py_INCREF(g->object());  // the scheduler's, in local->g
   runloom::detail::start_fiber(fiber, &kOps, false);
   return g;
 }
+
+// ---------------------------------------------------------------- guests
+
+namespace {
+
+std::size_t guest_local_size(void*, std::size_t stack_size) {
+  return local_size_for(stack_size_or_default(stack_size));
+}
+
+bool make_guest(void* context, runloom::detail::Fiber* fiber, std::size_t local_size) {
+  auto& home = *static_cast<Home*>(context);
+  new (runloom::detail::fiber_local(fiber)) FiberLocal{};  // listings skip it
+  Ref variables;
+  G* g = rl_pystate_copy_context(home.pyhub, variables.address()) < 0
+             ? nullptr
+             : new_g(Py_None, nullptr, nullptr);
+  if (!g) {
+    PyErr_Clear();
+    return false;
+  }
+  make_local(home, *g, fiber, local_size, std::move(variables));
+  Py_DECREF(g->object());
+  return true;
+}
+
+void drop_guest(void* context, runloom::detail::Fiber* fiber) {
+  auto* local = static_cast<FiberLocal*>(runloom::detail::fiber_local(fiber));
+  G* g = std::exchange(local->g, nullptr);
+  if (!g) return;
+  g->home = nullptr;
+  g->fiber = FiberHandle();
+  g->state = GState::dropped;
+  Py_DECREF(g->object());
+  rl_pystate_abandon(state_of(local), static_cast<Home*>(context)->pyhub);
+}
+
+void run_guest(void*, void (*run)(void*), void* frame) {
+  std::exception_ptr thrown;
+  keep_stack([&] {
+    live(*current_local(), [&](G&, bool) {
+      try {
+        run(frame);
+      } catch (const abi::__forced_unwind&) {
+        throw;
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      return Py_NewRef(Py_None);
+    });
+  });
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace
+
+const GuestHooks guest_hooks{&guest_local_size, &make_guest, &drop_guest, &run_guest};
 
 std::size_t warm_stacks(Home& home, std::size_t count, std::size_t stack_size) {
   const std::size_t size = stack_size_or_default(stack_size);

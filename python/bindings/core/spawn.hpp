@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "core/g.hpp"
+#include "runloom/sched/hooks.hpp"
 
 namespace runloom::python {
 
@@ -19,6 +20,10 @@ struct SpawnRequest {
 
 // Starts a fiber on `home`, the calling thread's. A new reference, or null with an exception set.
 G* spawn(Home& home, const SpawnRequest& request);
+
+// Makes Python fibers of those that C++ code starts with SpawnOptions::guest. Their G has no
+// function; it returns None.
+extern const GuestHooks guest_hooks;
 
 // Takes the stacks of `count` fibers and gives them back, touched, for those to come. Returns how
 // many there were; fewer when the kernel refuses one.

@@ -190,6 +190,7 @@ void dealloc(PyObject* self) {
   Socket& socket = as_socket(self);
   if (socket.weakrefs) PyObject_ClearWeakRefs(self);
   Py_CLEAR(socket.unread);
+  Py_CLEAR(socket.served);
   socket.path.~BoundPath();
   socket.fd.~Fd();
   free_instance(self);
@@ -275,6 +276,9 @@ PyObject* get_type(PyObject* self, void*) {
 PyObject* get_proto(PyObject* self, void*) {
   return PyLong_FromLong(as_socket(self).proto);
 }
+PyObject* get_served(PyObject* self, void*) {
+  return served_of(as_socket(self));
+}
 PyObject* get_timeout(PyObject* self, void*) {
   return PyObject_CallMethod(self, "gettimeout", nullptr);
 }
@@ -358,6 +362,8 @@ PyGetSetDef properties[] = {
     {"type", &get_type, nullptr, "The kind of socket.", nullptr},
     {"proto", &get_proto, nullptr, "The protocol's number.", nullptr},
     {"timeout", &get_timeout, nullptr, "The timeout in seconds; None: there is none.", nullptr},
+    {"served", &get_served, nullptr,
+     "What the Server that accepted it knows of it, a ServerConnection; else None.", nullptr},
     {"_io_refs", &get_io_refs, &set_io_refs, nullptr, nullptr},
     {},
 };
@@ -398,6 +404,10 @@ PyObject* new_socket(net::Fd fd, int family, int type, int proto) {
   socket.type = type;
   socket.proto = proto;
   return self;
+}
+
+PyObject* served_of(const Socket& socket) noexcept {
+  return Py_NewRef(socket.served ? socket.served : Py_None);
 }
 
 bool add_socket_type(PyObject* module) {

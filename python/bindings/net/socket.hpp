@@ -30,6 +30,8 @@ struct Socket {
   bool small_reads;  // see RecvBytes
   // Bytes that TLS has read and that are not of TLS: the next recv() has them. Else null.
   PyObject* unread;
+  // What the Server that accepted it knows of it, a ServerConnection. Else null.
+  PyObject* served;
 
   PyObject* object() noexcept { return reinterpret_cast<PyObject*>(this); }
   bool blocking() const noexcept { return timeout_ns != 0; }
@@ -51,6 +53,8 @@ inline bool is_socket(PyObject* object) noexcept {
 // A Socket around `fd`, which it takes over. Null with an exception set on failure, then `fd` is
 // closed.
 PyObject* new_socket(net::Fd fd, int family, int type, int proto);
+// `served` of the socket, or None.
+PyObject* served_of(const Socket& socket) noexcept;
 // The kind of a socket's descriptor.
 net::FdKind kind_of(int family, int type) noexcept;
 

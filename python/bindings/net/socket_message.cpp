@@ -10,6 +10,7 @@
 
 #include "core/park.hpp"
 #include "net/buffer.hpp"
+#include "net/served.hpp"
 #include "net/socket.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
@@ -169,7 +170,9 @@ PyObject* receive_message(Socket& socket, msghdr& message, Py_ssize_t room, int 
   std::size_t count;
   {
     ParkGuard guard;
-    const auto received = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
+    const auto received = bounded_read(socket, socket.deadline(), [&](Deadline until) {
+      return socket.fd.recvmsg(message, flags_of(socket, flags), until);
+    });
     if (!received) return raise_io(socket, received.error());
     count = *received;
   }

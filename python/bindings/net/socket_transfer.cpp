@@ -8,6 +8,7 @@
 #include "core/park.hpp"
 #include "net/buffer.hpp"
 #include "net/recv_bytes.hpp"
+#include "net/served.hpp"
 #include "net/socket.hpp"
 #include "runloom/net/unix_socket.hpp"
 #include "support/args.hpp"
@@ -49,7 +50,9 @@ PyObject* receive_with_flags(Socket& socket, Py_ssize_t size, int flags) {
   const std::span memory(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.get())),
                          static_cast<std::size_t>(size));
   ParkGuard guard;
-  const auto count = socket.fd.recv(memory, flags_of(socket, flags), socket.deadline());
+  const auto count = bounded_read(socket, socket.deadline(), [&](Deadline until) {
+    return socket.fd.recv(memory, flags_of(socket, flags), until);
+  });
   if (!count) return raise_io(socket, count.error());
   PyObject* result = bytes.release();
   // With MSG_TRUNC the kernel tells the size of the datagram.
@@ -116,7 +119,9 @@ Result<std::size_t> receive_from(const Socket& socket, std::span<std::byte> byte
   message.msg_iov = &memory;
   message.msg_iovlen = 1;
   ParkGuard guard;
-  auto got = socket.fd.recvmsg(message, flags_of(socket, flags), socket.deadline());
+  auto got = bounded_read(socket, socket.deadline(), [&](Deadline until) {
+    return socket.fd.recvmsg(message, flags_of(socket, flags), until);
+  });
   if (got) from.size = message.msg_namelen;
   return got;
 }
@@ -216,8 +221,10 @@ PyObject* sendfile_fd(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Ref error = Ref::share(Py_None);
   {
     ParkGuard guard;
-    const auto done = socket.fd.send_file(file, offset, static_cast<std::size_t>(wanted),
-                                          socket.deadline(), &sent);
+    const auto size = static_cast<std::size_t>(wanted);
+    const auto done = bounded_write(socket, size, socket.deadline(), [&](Deadline until) {
+      return socket.fd.send_file(file, offset, size, until, &sent);
+    });
     if (!done) {
       raise_io(socket, done.error());
       error = Ref::steal(take_raised());
@@ -231,6 +238,8 @@ PyObject* sendfile_fd(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 PyObject* raise_io(const Socket& socket, std::error_code error) {
   if (!socket.blocking() && error == make_error_code(Errc::timed_out))
     return raise(errno_code(EAGAIN));
+  if (socket.served) [[unlikely]]
+    error = served_failed(socket, error);
   return raise(error);
 }
 
@@ -246,7 +255,9 @@ PyObject* receive(Socket& socket, Py_ssize_t size, int flags) {
   if (flags != 0 || !socket.blocking()) return receive_with_flags(socket, size, flags);
   RecvBytes buffer(static_cast<std::size_t>(size), socket.small_reads);
   ParkGuard guard;
-  const auto count = socket.fd.recv_late(buffer, socket.deadline());
+  const auto count = bounded_read(socket, socket.deadline(), [&](Deadline until) {
+    return socket.fd.recv_late(buffer, until);
+  });
   if (count) [[likely]]
     return buffer.release();
   return PyErr_Occurred() ? nullptr : raise_io(socket, count.error());
@@ -271,7 +282,9 @@ PyObject* receive_into(Socket& socket, PyObject* buffer, Py_ssize_t size, int fl
     return PyLong_FromSize_t(most);
   }
   ParkGuard guard;
-  const auto count = socket.fd.recv(bytes, flags_of(socket, flags), socket.deadline());
+  const auto count = bounded_read(socket, socket.deadline(), [&](Deadline until) {
+    return socket.fd.recv(bytes, flags_of(socket, flags), until);
+  });
   if (!count) return raise_io(socket, count.error());
   return PyLong_FromSize_t(*count);
 }
@@ -280,7 +293,9 @@ PyObject* send_some(Socket& socket, PyObject* data, int flags) {
   Buffer memory;
   if (!memory.read(data)) return nullptr;
   ParkGuard guard;
-  const auto count = socket.fd.send(memory.bytes(), flags_of(socket, flags), socket.deadline());
+  const auto count = bounded_write(socket, memory.size(), socket.deadline(), [&](Deadline until) {
+    return socket.fd.send(memory.bytes(), flags_of(socket, flags), until);
+  });
   if (!count) return raise_io(socket, count.error());
   return PyLong_FromSize_t(*count);
 }
@@ -289,20 +304,24 @@ Result<std::size_t> send_message(const Socket& socket, const msghdr& message, in
   flags = flags_of(socket, flags);
   if (socket.family == AF_UNIX && socket.type == SOCK_DGRAM && message.msg_name)
     return net::sendmsg_to(socket.fd, message, flags, socket.deadline());
-  return socket.fd.sendmsg(message, flags, socket.deadline());
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < message.msg_iovlen; ++i)
+    size += message.msg_iov[i].iov_len;
+  return bounded_write(socket, size, socket.deadline(),
+                       [&](Deadline until) { return socket.fd.sendmsg(message, flags, until); });
 }
 
 Py_ssize_t send_whole(Socket& socket, PyObject* data, int flags) {
   Buffer memory;
   if (!memory.read(data)) return -1;
   ParkGuard guard;
-  Result<void> done;
-  if (flags == 0 && memory.size() != 0) [[likely]] {
-    const iovec all{memory.bytes().data(), memory.size()};
-    done = socket.fd.send_all({&all, 1}, socket.deadline());
-  } else {
-    done = send_flagged(socket, memory.bytes(), flags_of(socket, flags), socket.deadline());
-  }
+  const Result<void> done =
+      bounded_write(socket, memory.size(), socket.deadline(), [&](Deadline until) {
+        if (flags != 0 || memory.size() == 0) [[unlikely]]
+          return send_flagged(socket, memory.bytes(), flags_of(socket, flags), until);
+        const iovec all{memory.bytes().data(), memory.size()};
+        return socket.fd.send_all({&all, 1}, until);
+      });
   if (done) [[likely]]
     return static_cast<Py_ssize_t>(memory.size());
   raise_io(socket, done.error());

@@ -1,4 +1,5 @@
 // What TLS reads ciphertext from: a socket of the program's, or TLS again.
+#include "net/served.hpp"
 #include "net/socket.hpp"
 #include "runloom/net/stream.hpp"
 #include "tls/socket.hpp"
@@ -12,27 +13,38 @@ class BelowSocket final : public net::Stream {
 
   Result<std::size_t> read_some(std::span<std::byte> buffer, Deadline deadline) override {
     if (buffer.empty()) return std::size_t{0};
-    return fd().recv(buffer, 0, deadline);
+    return bounded_read(socket(), deadline,
+                        [&](Deadline until) { return fd().recv(buffer, 0, until); });
   }
   Result<std::size_t> read_late(net::RecvBuffer& buffer, Deadline deadline) override {
-    return fd().recv_late(buffer, deadline);
+    return bounded_read(socket(), deadline,
+                        [&](Deadline until) { return fd().recv_late(buffer, until); });
   }
   Result<std::size_t> write_some(std::span<const std::byte> data, Deadline deadline) override {
     if (data.empty()) return std::size_t{0};
-    return fd().send(data, 0, deadline);
+    return bounded_write(socket(), data.size(), deadline,
+                         [&](Deadline until) { return fd().send(data, 0, until); });
   }
   Result<void> writev_all(std::span<const iovec> buffers, Deadline deadline,
                           std::size_t* bytes_written) override {
-    return fd().send_all(buffers, deadline, bytes_written);
+    std::size_t size = 0;
+    for (const iovec& buffer : buffers)
+      size += buffer.iov_len;
+    return bounded_write(socket(), size, deadline, [&](Deadline until) {
+      return fd().send_all(buffers, until, bytes_written);
+    });
   }
   Result<void> wait_readable(Deadline deadline) override {
-    const auto ready = fd().wait_ready(net::kRead, deadline);
-    return ready ? Result<void>() : Result<void>(Unexpected{ready.error()});
+    return bounded_wait(socket(), deadline, [&](Deadline until) {
+      const auto ready = fd().wait_ready(net::kRead, until);
+      return ready ? Result<void>() : Result<void>(Unexpected{ready.error()});
+    });
   }
   Result<void> shutdown_write() override { return fd().shutdown(SHUT_WR); }
   void close() noexcept override { fd().close(); }
 
  private:
+  const Socket& socket() const noexcept { return as_socket(socket_.get()); }
   net::Fd& fd() const noexcept { return as_socket(socket_.get()).fd; }
   const Ref socket_;
 };

@@ -11,6 +11,7 @@
 #include "core/park.hpp"
 #include "core/scope.hpp"
 #include "net/buffer.hpp"
+#include "net/served.hpp"
 #include "net/socket.hpp"
 #include "runloom/sched/cancel.hpp"
 #include "support/args.hpp"
@@ -127,6 +128,10 @@ bool move_descriptor(Socket& from, Socket& to) {
     return false;
   }
   to.fd = std::move(*fd);
+  if (from.served) {
+    to.served = std::exchange(from.served, nullptr);
+    move_served(as_served(to.served), to.fd);
+  }
   Py_CLEAR(from.unread);
   from.path.forget();
   from.close_pending = true;
@@ -376,6 +381,8 @@ bool check_open(const TLSSocket& socket) {
 PyObject* raise_io(TLSSocket& socket, std::error_code error) {
   if (error == make_error_code(Errc::timed_out) && !socket.blocking())
     return raise_wants(socket.stream.blocked_on());
+  if (PyObject* bottom = bottom_of(socket); bottom && as_socket(bottom).served)
+    error = served_failed(as_socket(bottom), error);
   if (error.category() != tls::tls_category()) return raise(error);
   return or_no_memory([&] { return raise_tls(error, socket.stream.explain(error)); });
 }

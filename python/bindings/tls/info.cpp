@@ -168,6 +168,10 @@ PyObject* get_proto(PyObject* self, void*) {
 PyObject* get_timeout(PyObject* self, void*) {
   return gettimeout(self, nullptr);
 }
+PyObject* get_served(PyObject* self, void*) {
+  PyObject* bottom = bottom_of(as_tls(self));
+  return bottom ? served_of(as_socket(bottom)) : Py_NewRef(Py_None);
+}
 PyObject* get_server_side(PyObject* self, void*) {
   return PyBool_FromLong(as_tls(self).server_side);
 }
@@ -274,6 +278,9 @@ PyGetSetDef tls_properties[] = {
     {"type", &get_type, nullptr, "socket.SOCK_STREAM", nullptr},
     {"proto", &get_proto, nullptr, "The protocol's number.", nullptr},
     {"timeout", &get_timeout, nullptr, "As gettimeout().", nullptr},
+    {"served", &get_served, nullptr,
+     "What the Server that accepted the connection knows of it, a ServerConnection; else None.",
+     nullptr},
     {"server_side", &get_server_side, nullptr, "Whether this is the server's end.", nullptr},
     {"server_hostname", &get_server_hostname, nullptr,
      "The host that a client's certificate check is for; None: none.", nullptr},

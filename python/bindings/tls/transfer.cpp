@@ -2,6 +2,7 @@
 #include "core/park.hpp"
 #include "net/buffer.hpp"
 #include "net/recv_bytes.hpp"
+#include "net/served.hpp"
 #include "support/args.hpp"
 #include "support/errors.hpp"
 #include "support/types.hpp"
@@ -38,6 +39,11 @@ bool is_end(const TLSSocket& socket, std::error_code error) noexcept {
   return socket.ragged_eof_is_end && error == tls::TlsErrc::unexpected_eof;
 }
 
+void plaintext_came(TLSSocket& socket) noexcept {
+  if (const PyObject* bottom = bottom_of(socket))
+    bytes_came(*reinterpret_cast<const Socket*>(bottom));
+}
+
 PyObject* receive(TLSSocket& socket, Py_ssize_t size) {
   if (!check_open(socket)) return nullptr;
   if (size == 0) return PyBytes_FromStringAndSize(nullptr, 0);
@@ -47,8 +53,10 @@ PyObject* receive(TLSSocket& socket, Py_ssize_t size) {
   const InStream in(socket);
   if (!establish(socket, deadline)) return nullptr;
   const auto count = socket.stream.read_late(buffer, deadline);
-  if (count && *count != 0) [[likely]]
+  if (count && *count != 0) [[likely]] {
+    plaintext_came(socket);
     return buffer.release();
+  }
   if (PyErr_Occurred()) return nullptr;
   if (count || is_end(socket, count.error())) return PyBytes_FromStringAndSize(nullptr, 0);
   return raise_io(socket, count.error());
@@ -69,7 +77,10 @@ PyObject* receive_into(TLSSocket& socket, PyObject* buffer, Py_ssize_t size) {
   const InStream in(socket);
   if (!establish(socket, deadline)) return nullptr;
   const auto count = socket.stream.read_some(bytes, deadline);
-  if (count) return PyLong_FromSize_t(*count);
+  if (count) {
+    if (*count != 0) plaintext_came(socket);
+    return PyLong_FromSize_t(*count);
+  }
   if (is_end(socket, count.error())) return PyLong_FromLong(0);
   return raise_io(socket, count.error());
 }
@@ -108,7 +119,7 @@ PyObject* read(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   return receive(as_tls(self), size);
 }
 
-PyObject* send_some(PyObject* self, PyObject* data) {
+PyObject* send_record(PyObject* self, PyObject* data) {
   TLSSocket& socket = as_tls(self);
   Buffer memory;
   if (!check_open(socket) || !memory.read(data)) return nullptr;
@@ -123,7 +134,7 @@ PyObject* send_some(PyObject* self, PyObject* data) {
 PyObject* send(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (!check_args("send", count, 1, 2) || !no_flags("send", count > 1 ? args[1] : nullptr))
     return nullptr;
-  return send_some(self, args[0]);
+  return send_record(self, args[0]);
 }
 
 PyObject* sendall(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -161,7 +172,7 @@ PyMethodDef tls_transfer_methods[] = {
            "sendall($self, data, flags=0, /)\n--\n\n"
            "Send all of the data. The socket's timeout bounds the whole call.\n\n"
            "When it ends in the middle by a timeout or a cancel, later sends fail (EPIPE)."),
-    method("write", &send_some, METH_O, "write($self, data, /)\n--\n\nAs send(data)."),
+    method("write", &send_record, METH_O, "write($self, data, /)\n--\n\nAs send(data)."),
     {},
 };
 

@@ -34,6 +34,7 @@ from runloom_c import (
     Mutex,
     RLock,
     Semaphore,
+    ServerConnection,
     park,
     park_self,
     select,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
     from runloom.compat import serve
 
+    from .server import Server, ServerReport, ServerTimeouts
     from .tls import TLSListener, tls_connect, tls_listen
 
 __all__ = [
@@ -79,6 +81,10 @@ __all__ = [
     "RLock",
     "RWMutex",
     "Semaphore",
+    "Server",
+    "ServerConnection",
+    "ServerReport",
+    "ServerTimeouts",
     "Socket",
     "TLSListener",
     "WaitGroup",
@@ -117,6 +123,10 @@ def __getattr__(name: str) -> Any:
         from . import tls
 
         return getattr(tls, name)
+    if name in ("Server", "ServerReport", "ServerTimeouts"):
+        from . import server
+
+        return getattr(server, name)
     if name == "serve":
         from runloom.compat import serve
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from runloom_c import ServerConnection
+
 _T = TypeVar("_T")
 _Deadline = float | None
 
@@ -249,7 +251,10 @@ class SSLObjectSocket(Unique):
         with self._turn(self._reading, end):
             self._check_open()
             try:
-                return self._run(call, end, reads=True)
+                data = self._run(call, end, reads=True)
+                if data and (served := self._sock.served) is not None:
+                    served._bytes_came()
+                return data
             except ssl.SSLZeroReturnError:
                 return None
             except ssl.SSLEOFError:
@@ -333,6 +338,10 @@ class SSLObjectSocket(Unique):
             _without_parking(self._object.unwrap)
         except ssl.SSLWantReadError:
             pass  # ours is written; the peer's has not come
+        except ssl.SSLError as error:
+            # Ours is written; what the peer still says is for who reads.
+            if error.reason != "APPLICATION_DATA_AFTER_CLOSE_NOTIFY":
+                raise
 
     def unwrap(self) -> Socket | TLSSocket:
         """End TLS on both sides; return the socket, on which plain data may follow."""
@@ -400,6 +409,11 @@ class SSLObjectSocket(Unique):
     def context(self) -> ssl.SSLContext:
         """The context."""
         return self._object.context
+
+    @property
+    def served(self) -> ServerConnection | None:
+        """What the Server that accepted the connection knows of it; else None."""
+        return self._sock.served  # type: ignore[no-any-return]
 
     @property
     def server_side(self) -> bool:

@@ -26,22 +26,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <variant>
 
 #include "runloom/net/address.hpp"
+#include "runloom/net/request_clock.hpp"
 #include "runloom/net/server_options.hpp"
 #include "runloom/net/stream.hpp"
 #include "runloom/net/tcp_stream.hpp"
 #include "runloom/net/unix_stream.hpp"
-#include "runloom/sched/cancel.hpp"
 #include "runloom/sched/deadline.hpp"
 #include "runloom/sched/result.hpp"
 
 namespace runloom::net {
-
-struct ServerCounters;
 
 // One fiber at a time reads, one writes; the calls that tell where the handler stands are made when
 // no other fiber is inside a call.
@@ -73,19 +70,19 @@ class Connection final : public Stream {
   // request until `idle`. From that byte on its head is read, until `head`. The time for writes
   // starts afresh. `begun`: its first bytes were read together with the request before it
   // (BufferedReader::unread()).
-  void await_request(bool begun = false) noexcept;
+  void await_request(bool begun = false) noexcept { clock_->await_request(begun); }
   // The head is there. What follows may take ServerTimeouts::body of waiting in all, and as much
   // longer as its bytes take at `least_rate`.
-  void head_done() noexcept;
+  void head_done() noexcept { clock_->head_done(); }
   // No deadlines but those of the calls, until the next await_request(): for a connection that
   // becomes something else, such as a stream of events.
-  void unbounded() noexcept;
+  void unbounded() noexcept { clock_->unbounded(); }
   // Which of the deadlines ended a call, the last time one did.
-  enum class Expired : std::uint8_t { none, first_byte, idle, head, body, write };
-  Expired expired() const noexcept { return expired_; }
+  using Expired = RequestClock::Expired;
+  Expired expired() const noexcept { return clock_->expired(); }
   // The server is stopping: a protocol that can tell the client that no further request will be
   // answered (Connection: close) does so now. Any thread.
-  bool stopping() const noexcept { return stopping_.load(); }
+  bool stopping() const noexcept { return clock_->stopping(); }
 
   // --- the stream below ---
   // What reads and writes go to: the socket, or what ServerOptions::wrap made of it.
@@ -100,25 +97,19 @@ class Connection final : public Stream {
   // elsewhere.
   std::unique_ptr<Stream> take();
 
+  // --- for who reads the socket by other means ---
+  // What the calls above go by. It may outlive the connection, but not the server.
+  const std::shared_ptr<RequestClock>& clock() noexcept { return clock_; }
+  // Puts another stream, over the descriptor that was taken out, in place of what is below: the
+  // server closes it, or lingers on it, when the handler has returned.
+  void replace(std::unique_ptr<Stream> stream);
+  // The connection is this descriptor's now: that one is closed when the server, at its stop, can't
+  // wait any longer for the handler. While the handler runs.
+  void follow(const Fd& socket) noexcept;
+
  private:
   friend class Server;
   friend class SocketList;
-  enum class Phase : std::uint8_t { unbounded, await, head, body };
-  struct Limit {
-    Deadline deadline{};
-    Expired which = Expired::none;
-  };
-  // What a read may take, and what came of it.
-  Limit read_limit() noexcept;
-  template <class Call>
-  Result<std::size_t> read(Deadline deadline, Call&& call);
-  template <class Call>
-  auto write(std::size_t size, Deadline deadline, Call&& call);
-  // A wait for a further request, which the server's stop ends. Any thread.
-  template <class Call>
-  auto until_stop(Deadline deadline, Call&& call);
-  void stop_idle() noexcept;
-  void expire(Expired which) noexcept;
   // Puts what `wrap` makes of the stream in its place.
   Result<void> wrap(const ServerOptions::Wrap& wrap, Deadline deadline);
   const Fd& socket_fd() const noexcept;
@@ -127,20 +118,11 @@ class Connection final : public Stream {
   std::unique_ptr<Stream> wrapped_;
   Stream* stream_;
   ConnectionInfo info_;
-  const ServerTimeouts& timeouts_;
-  ServerCounters& counters_;
-  const std::atomic<bool>& stopping_;
-  std::mutex idle_mutex_;
-  CancelScope* idle_ = nullptr;  // of the wait for a further request; guarded by the mutex
-
-  Phase phase_ = Phase::unbounded;
-  bool first_ = true;  // no request was awaited yet
+  std::shared_ptr<RequestClock> clock_;
+  // Of the server's list of sockets, while the handler runs.
+  void (*follow_)(void* entry, const Fd& socket) = nullptr;
+  void* entry_ = nullptr;
   bool taken_ = false;
-  Expired expired_ = Expired::none;
-  Deadline read_until_{};          // await, head
-  std::int64_t body_left_ns_ = 0;  // of waiting
-  std::int64_t write_left_ns_ = 0;
-  bool bounds_writes_ = false;
 };
 
 }  // namespace runloom::net

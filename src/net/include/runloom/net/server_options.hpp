@@ -126,6 +126,9 @@ struct ServerOptions {
 
   // Of a handler's fiber, in bytes; 0: the scheduler's.
   std::size_t stack_size = 0;
+  // The program's functions (handler, wrap, report) are called on fibers of the language whose
+  // binding the scheduler serves, see SpawnOptions::guest.
+  bool guests = false;
   // What becomes of the connections that wait in the backlog when the server stops: they are
   // connected as far as they know. Served, while the drain lasts; or reset by the kernel.
   enum class Backlog : std::uint8_t { serve, refuse };

@@ -76,6 +76,8 @@ class UnixStream final : public Stream {
   }
   // shutdown(2). Doesn't park.
   Result<void> shutdown(int how) { return fd_.shutdown(how); }
+  // The descriptor's owner, see TcpStream::take_fd.
+  Fd take_fd() noexcept { return std::move(fd_); }
   // Gives the descriptor away, see TcpStream::detach.
   Result<int> detach() noexcept { return fd_.release(); }
 

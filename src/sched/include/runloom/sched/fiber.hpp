@@ -31,6 +31,9 @@ struct SpawnOptions {
   int hub = -1;                // run on this hub; -1: the spawner's, unless an idle hub steals it
   std::size_t local_size = 0;  // bytes of fiber-local memory, kept by the stack
   bool noyield = false;        // the fiber promises not to park: a park fails, see Errc
+  // A fiber of the language whose binding the scheduler serves, see GuestHooks: its code may run on
+  // it. Spawned on that scheduler's own, single hub. Ignored where there is no such language.
+  bool guest = false;
 };
 
 namespace detail {
