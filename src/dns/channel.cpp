@@ -21,8 +21,10 @@
 namespace runloom::dns {
 namespace {
 
-// A flood must not hold the hub: so many datagrams, and then others have their turn.
-constexpr int kMostDatagrams = 64;
+// A flood must not hold the hub: so many reads, and then others have their turn.
+constexpr int kMostReads = 64;
+// Questions from one port: whoever wants to forge answers has to find the port as well as the id.
+constexpr std::uint32_t kQuestionsAPort = 256;
 
 // Inside a callback of the calling thread.
 thread_local int tl_callbacks = 0;
@@ -31,6 +33,13 @@ struct InCallback {
   InCallback() noexcept { ++tl_callbacks; }
   ~InCallback() { --tl_callbacks; }
 };
+
+// D10.
+void check_outside_of_callbacks() noexcept {
+#ifdef RUNLOOM_DEBUG
+  RUNLOOM_CHECK(tl_callbacks == 0, "c-ares was called inside one of its callbacks");
+#endif
+}
 
 bool init_library() {
   static const bool ready = ::ares_library_init(ARES_LIB_INIT_ALL) == ARES_SUCCESS;
@@ -43,10 +52,8 @@ bool init_library() {
 class Channel::Call {
  public:
   explicit Call(Channel& channel) noexcept {
-#ifdef RUNLOOM_DEBUG
-    RUNLOOM_CHECK(tl_callbacks == 0, "c-ares was called inside one of its callbacks");
-#endif
-    channel.budget_ = kMostDatagrams;
+    check_outside_of_callbacks();
+    channel.budget_ = kMostReads;
   }
 
  private:
@@ -57,18 +64,19 @@ class Channel::Call {
 struct AresCallbacks {
   static Channel& of(void* user) noexcept { return *static_cast<Channel*>(user); }
 
-  static void answered(void* user, int status, int timeouts, unsigned char* message, int size) {
+  static void answered(void* user, int status, int timeouts, unsigned char*, int) {
     const InCallback in;
     auto& exchange = *static_cast<Exchange*>(user);
-    const Bytes answer = message && size > 0
-                             ? std::as_bytes(std::span(message, static_cast<std::size_t>(size)))
-                             : Bytes();
-    exchange.channel->ended(exchange, status, timeouts, answer);
+    exchange.channel->ended(exchange, status, timeouts);
   }
 
   static void state(void* user, ares_socket_t fd, int readable, int writable) {
     const InCallback in;
-    of(user).interest(fd, (readable ? net::kRead : 0u) | (writable ? net::kWrite : 0u));
+    Channel& channel = of(user);
+    const auto it = channel.open_.find(fd);
+    if (it == channel.open_.end()) return;
+    it->second.wanted = (readable ? net::kRead : 0u) | (writable ? net::kWrite : 0u);
+    channel.interest(fd);
   }
 
   static ares_socket_t open(int domain, int type, int protocol, void* user) {
@@ -90,8 +98,8 @@ struct AresCallbacks {
     const InCallback in;
     Channel& channel = of(user);
     channel.open_.erase(fd);
+    channel.interest(fd);
     channel.retired_.push_back(fd);
-    ++channel.version_;
     return 0;
   }
 
@@ -116,52 +124,23 @@ struct AresCallbacks {
     return -1;
   }
 
-  static ares_ssize_t receive(ares_socket_t fd, void* buffer, size_t size, int flags,
-                              sockaddr* from, ares_socklen_t* from_size, void* user) {
+  static ares_ssize_t receive(ares_socket_t fd, void* buffer, size_t size, int, sockaddr* from,
+                              ares_socklen_t* from_size, void* user) {
     const InCallback in;
     Channel& channel = of(user);
+    const std::span room(static_cast<std::byte*>(buffer), size);
     const auto it = channel.open_.find(fd);
     if (it == channel.open_.end()) {
       errno = EBADF;
       return -1;
     }
-    Channel::OpenSocket& socket = it->second;
-    for (;;) {
-      if (!socket.tcp && channel.budget_-- <= 0) {
-        errno = EAGAIN;
-        return -1;
-      }
-      const ssize_t got = ::recvfrom(fd, buffer, size, flags, from, from_size);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-        const int failure = errno;
-        channel.servers_.silent(socket.peer, monotonic_ns());
-        errno = failure;
-      }
-      if (got <= 0) return got;
-      if (!socket.tcp &&
-          !channel.plausible({static_cast<const std::byte*>(buffer), static_cast<size_t>(got)})) {
-        channel.counters_.dropped.add();
-        continue;
-      }
-      socket.asked_at = 0;
-      channel.servers_.answered(socket.peer);
-      return got;
-    }
+    return it->second.tcp ? channel.receive_stream(fd, room)
+                          : channel.receive_datagram(fd, room, from, from_size);
   }
 
   static ares_ssize_t send(ares_socket_t fd, const iovec* data, int count, void* user) {
     const InCallback in;
-    Channel& channel = of(user);
-    if (const auto it = channel.open_.find(fd); it != channel.open_.end())
-      if (it->second.asked_at == 0) it->second.asked_at = monotonic_ns();
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(data);
-    message.msg_iovlen = static_cast<std::size_t>(count);
-    for (;;) {
-      const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL);
-      if (sent >= 0 || errno != EINTR) return sent;
-    }
+    return of(user).transmit(fd, std::span(data, static_cast<std::size_t>(count)));
   }
 };
 
@@ -184,22 +163,32 @@ std::error_code Channel::open() {
   if (!init_library()) return DnsErrc::failure;
   char lookups[] = "b";
   ares_options options{};
-  options.flags = ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES |
-                  (settings_.use_tcp ? ARES_FLAG_USEVC : 0) | (settings_.edns ? ARES_FLAG_EDNS : 0);
+  options.flags =
+      ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES | (settings_.use_tcp ? ARES_FLAG_USEVC : 0);
   options.timeout = static_cast<int>(settings_.timeout.count());
   options.tries = settings_.attempts;
   options.ndots = 1;
   options.lookups = lookups;
   options.sock_state_cb = &AresCallbacks::state;
   options.sock_state_cb_data = this;
-  options.ednspsz = kEdnsSize;
   in_addr placeholder{htonl(INADDR_LOOPBACK)};
   options.servers = &placeholder;
   options.nservers = 1;
-  const int mask = ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_NDOTS |
-                   ARES_OPT_SERVERS | ARES_OPT_DOMAINS | ARES_OPT_LOOKUPS | ARES_OPT_SORTLIST |
-                   ARES_OPT_SOCK_STATE_CB | ARES_OPT_EDNSPSZ |
-                   (settings_.rotate ? ARES_OPT_ROTATE : ARES_OPT_NOROTATE);
+  int mask = ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_NDOTS |
+             ARES_OPT_SERVERS | ARES_OPT_DOMAINS | ARES_OPT_LOOKUPS | ARES_OPT_SORTLIST |
+             ARES_OPT_SOCK_STATE_CB | (settings_.rotate ? ARES_OPT_ROTATE : ARES_OPT_NOROTATE);
+#ifdef ARES_OPT_UDP_MAX_QUERIES  // 1.20
+  options.udp_max_queries = static_cast<int>(kQuestionsAPort);
+  mask |= ARES_OPT_UDP_MAX_QUERIES;
+#endif
+#ifdef ARES_OPT_QUERY_CACHE  // 1.23; on by default since 1.31
+  options.qcache_max_ttl = 0;
+  mask |= ARES_OPT_QUERY_CACHE;
+#endif
+#ifdef ARES_OPT_SERVER_FAILOVER  // 1.32: no questions of its own to servers that have failed
+  options.server_failover_opts = {};
+  mask |= ARES_OPT_SERVER_FAILOVER;
+#endif
   const Call call(*this);
   int status = ::ares_init_options(&ares_, &options, mask);
   if (status != ARES_SUCCESS) {
@@ -252,13 +241,20 @@ void Channel::close_retired() noexcept {
 
 // ---------------------------------------------------------------- questions
 
-// Never one that is in flight here. 65,000 questions at a time find one quickly.
+// Never one that is in flight here. 60,000 questions at a time leave enough.
 std::uint16_t Channel::fresh_id() {
   for (;;) {
     std::uint16_t id = 0;
     if (::getrandom(&id, sizeof id, 0) != sizeof id) continue;
-    if (!in_flight_.contains(id)) return id;
+    if (!by_id_.contains(id)) return id;
   }
+}
+
+void Channel::give_id(Exchange& exchange, std::uint16_t id) {
+  if (const auto it = by_id_.find(exchange.id); it != by_id_.end() && it->second == &exchange)
+    by_id_.erase(it);
+  exchange.id = id;
+  by_id_[id] = &exchange;
 }
 
 void Channel::send(Exchange& exchange) {
@@ -267,6 +263,7 @@ void Channel::send(Exchange& exchange) {
   exchange.answer.clear();
   exchange.refusal.clear();
   exchange.error = {};
+  exchange.without_edns = false;
   exchange.next_ended = nullptr;
   if (!ares_ || in_flight_.size() >= 60'000) {
     exchange.in_flight = false;
@@ -275,20 +272,33 @@ void Channel::send(Exchange& exchange) {
     last_ended_ = &exchange.next_ended;
     return;
   }
-  const std::uint16_t id = fresh_id();
-  set_id(exchange.question, id);
-  in_flight_.emplace(id, &exchange);
-  ++sent_;
+  exchange.number = sent_++;
+  in_flight_.emplace(exchange.number, &exchange);
+  // Since 1.21 c-ares takes an id of its own; then it is known when the question goes out.
+  give_id(exchange, fresh_id());
   counters_.queries.add();
   counters_.in_flight.add();
+  std::vector<std::byte> stand_in;
+  put_stand_in_question(stand_in, exchange.id, exchange.number);
   const Call call(*this);
-  ::ares_send(ares_, reinterpret_cast<const unsigned char*>(exchange.question.data()),
-              static_cast<int>(exchange.question.size()), &AresCallbacks::answered, &exchange);
+  ::ares_send(ares_, reinterpret_cast<const unsigned char*>(stand_in.data()),
+              static_cast<int>(stand_in.size()), &AresCallbacks::answered, &exchange);
+}
+
+// Where c-ares takes new ports by itself the channel may stay.
+bool Channel::used_up() const noexcept {
+#ifdef ARES_OPT_UDP_MAX_QUERIES
+  return false;
+#else
+  return sent_ >= kQuestionsAPort;
+#endif
 }
 
 // In a callback: notes, and does nothing else.
-void Channel::ended(Exchange& exchange, int status, int timeouts, Bytes answer) {
-  in_flight_.erase(message_id(exchange.question));
+void Channel::ended(Exchange& exchange, int status, int timeouts) {
+  in_flight_.erase(exchange.number);
+  if (const auto it = by_id_.find(exchange.id); it != by_id_.end() && it->second == &exchange)
+    by_id_.erase(it);
   counters_.in_flight.sub();
   exchange.in_flight = false;
   if (timeouts > 0) counters_.timeouts.add(static_cast<std::uint64_t>(timeouts));
@@ -297,10 +307,12 @@ void Channel::ended(Exchange& exchange, int status, int timeouts, Bytes answer) 
     for (auto& [fd, socket] : open_)
       judge_silence(socket, now);
   }
-  if (destroyed_) {
+  const bool answered = status == ARES_SUCCESS && !exchange.answer.empty() && !destroyed_;
+  if (!answered) exchange.answer.clear();
+  if (answered) {
+    // digest() has it.
+  } else if (destroyed_) {
     exchange.error = make_error_code(Errc::cancelled);
-  } else if (status == ARES_SUCCESS && answer.size() >= kHeaderSize) {
-    exchange.answer.assign(answer.begin(), answer.end());
   } else if (!exchange.refusal.empty()) {
     const int rcode = static_cast<int>(exchange.refusal[3]) & 15;
     exchange.error = make_error_code(rcode == 5 ? DnsErrc::refused : DnsErrc::server_failure);
@@ -342,37 +354,25 @@ void Channel::judge_silence(const OpenSocket& socket, std::int64_t now) {
   if (socket.asked_at != 0 && now - socket.asked_at >= patience) servers_.silent(socket.peer, now);
 }
 
-// Whether a datagram may be an answer to a question of ours: by its id and its question, in any
-// case. c-ares looks at both again, and takes datagrams only from the address and port that it
-// asked.
-bool Channel::plausible(Bytes datagram) {
-  if (datagram.size() < kHeaderSize) return false;
-  const auto it = in_flight_.find(message_id(datagram));
-  if (it == in_flight_.end()) return false;
-  Exchange& exchange = *it->second;
-  if ((static_cast<unsigned>(datagram[2]) & 0x80) == 0) return false;
-  const auto end = question_end(exchange.question);
-  const auto theirs = question_end(datagram);
-  if (end && theirs) {
-    const auto text = [](Bytes message, std::size_t to) {
-      return std::string_view(reinterpret_cast<const char*>(message.data()) + kHeaderSize,
-                              to - kHeaderSize);
-    };
-    if (!same_name(text(exchange.question, *end), text(datagram, *theirs))) return false;
-  }
-  const int rcode = static_cast<int>(datagram[3]) & 15;
-  // Servers may leave the question out when they refuse.
-  if (!theirs && rcode == 0) return false;
-  if (rcode == 2 || rcode == 4 || rcode == 5)
-    exchange.refusal.assign(datagram.begin(), datagram.end());
-  return true;
-}
-
 void Channel::process(int fd, unsigned ready) {
   if (!ares_) return;
+  if (ready & net::kWrite)
+    if (const auto it = open_.find(fd); it != open_.end()) send_unsent(fd, it->second);
+  const auto left = [&] {
+    const auto it = open_.find(fd);
+    return it == open_.end() ? 0 : it->second.digested.size();
+  };
   const Call call(*this);
-  ::ares_process_fd(ares_, ready & net::kRead ? fd : ARES_SOCKET_BAD,
-                    ready & net::kWrite ? fd : ARES_SOCKET_BAD);
+  // c-ares 1.18 takes a length or a message of a stream at a time, and nothing tells of what is
+  // left here.
+  for (std::size_t before = left();;) {
+    ::ares_process_fd(ares_, ready & net::kRead ? fd : ARES_SOCKET_BAD,
+                      ready & net::kWrite ? fd : ARES_SOCKET_BAD);
+    const std::size_t after = left();
+    if (after == 0 || after == before) return;
+    before = after;
+    ready = net::kRead;
+  }
 }
 
 void Channel::process_timeouts() {
@@ -383,6 +383,7 @@ void Channel::process_timeouts() {
 
 Deadline Channel::next_timeout() const {
   if (!ares_ || in_flight_.empty()) return {};
+  check_outside_of_callbacks();
   timeval left{};
   if (!::ares_timeout(ares_, nullptr, &left)) return {};
   // c-ares counts microseconds and compares with >=; a little later is never too early.
@@ -396,7 +397,13 @@ Exchange* Channel::take_ended() noexcept {
   return first;
 }
 
-void Channel::interest(int fd, unsigned directions) {
+// What c-ares waits for, and what we have to send ourselves.
+void Channel::interest(int fd) {
+  unsigned directions = 0;
+  if (const auto open = open_.find(fd); open != open_.end()) {
+    directions = open->second.wanted;
+    if (directions != 0 && !open->second.unsent.empty()) directions |= net::kWrite;
+  }
   const auto it = std::find_if(interest_.begin(), interest_.end(),
                                [fd](const Socket& socket) { return socket.fd == fd; });
   ++version_;

@@ -16,10 +16,6 @@
 namespace runloom::dns {
 namespace {
 
-// Questions of one channel, before its successor takes a new port: whoever wants to forge answers
-// has to find the port as well as the id.
-constexpr std::uint64_t kQuestionsAPort = 256;
-
 constexpr detail::WakeCode kWakeChange = detail::kWakeUser;
 constexpr detail::WakeCode kWakeSocket = detail::kWakeUser + 1;
 constexpr detail::WakeCode kWakeAnswered = detail::kWakeUser + 2;
@@ -74,7 +70,7 @@ Queries::~Queries() {
 std::error_code Queries::provide_channel(const Config& config) {
   const std::int64_t now = monotonic_ns();
   if (!channels_.empty() && config_generation_ == config.generation &&
-      context_.servers.holds(servers_version_, now) && channels_.back()->sent() < kQuestionsAPort)
+      context_.servers.holds(servers_version_, now) && !channels_.back()->used_up())
     return {};
   auto order = context_.servers.order(config.resolv.servers, now);
   ChannelSettings settings;
@@ -85,7 +81,6 @@ std::error_code Queries::provide_channel(const Config& config) {
   settings.attempts = config.resolv.attempts;
   settings.rotate = config.resolv.rotate;
   settings.use_tcp = config.resolv.use_tcp;
-  settings.edns = config.resolv.edns;
   auto made = Channel::make(settings, context_.counters, context_.servers, context_.sockets);
   if (!made) return made.error();
   // What is idle goes, unless the pump may still be waiting on what was its socket.
@@ -128,6 +123,7 @@ void Queries::attach(Wanted& wanted, Flight& flight) {
   if (fresh) {
     query.key = std::move(key);
     query.question = wanted.question;
+    query.may_drop_edns = !wanted.exact;
     channels_.back()->send(query);
   } else {
     context_.counters.coalesced.add();
