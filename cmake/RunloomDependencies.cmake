@@ -28,3 +28,8 @@ if(missing)
     "  sudo apt-get install ${missing}\n"
     "docs/dependencies.md has the versions.")
 endif()
+
+# c-ares is linked by its name, as who uses the installed libraries does; it may stand elsewhere than the system's.
+cmake_path(GET RUNLOOM_CARES PARENT_PATH cares_directory)
+link_directories(${cares_directory})
+include_directories(SYSTEM ${RUNLOOM_CARES_INCLUDE})

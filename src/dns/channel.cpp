@@ -1,5 +1,7 @@
 #include "channel.hpp"
 
+// Newer versions would rather have calls that 1.18 has not.
+#define CARES_NO_DEPRECATED
 #include <ares.h>
 #include <netinet/tcp.h>
 #include <sys/random.h>
@@ -17,6 +19,8 @@
 #include "runloom/sched/check.hpp"
 #include "runloom/sched/fiber.hpp"
 #include "socket_table.hpp"
+
+static_assert(ARES_VERSION >= 0x011201, "c-ares 1.18.1 or newer is needed");
 
 namespace runloom::dns {
 namespace {
@@ -97,7 +101,11 @@ struct AresCallbacks {
   static int close(ares_socket_t fd, void* user) {
     const InCallback in;
     Channel& channel = of(user);
-    channel.open_.erase(fd);
+    // Since 1.20 c-ares closes what was silent, and only then ends a question or asks elsewhere.
+    if (const auto it = channel.open_.find(fd); it != channel.open_.end()) {
+      if (!channel.destroyed_) channel.judge_silence(it->second, monotonic_ns());
+      channel.open_.erase(it);
+    }
     channel.interest(fd);
     channel.retired_.push_back(fd);
     return 0;
@@ -177,7 +185,10 @@ std::error_code Channel::open() {
   int mask = ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_NDOTS |
              ARES_OPT_SERVERS | ARES_OPT_DOMAINS | ARES_OPT_LOOKUPS | ARES_OPT_SORTLIST |
              ARES_OPT_SOCK_STATE_CB | (settings_.rotate ? ARES_OPT_ROTATE : ARES_OPT_NOROTATE);
-#ifdef ARES_OPT_UDP_MAX_QUERIES  // 1.20
+#ifdef ARES_OPT_UDP_MAX_QUERIES  // 1.20, which reads resolv.conf whatever the options say
+  char nothing[] = "/dev/null";
+  options.resolvconf_path = nothing;
+  mask |= ARES_OPT_RESOLVCONF;
   options.udp_max_queries = static_cast<int>(kQuestionsAPort);
   mask |= ARES_OPT_UDP_MAX_QUERIES;
 #endif
@@ -263,7 +274,7 @@ void Channel::send(Exchange& exchange) {
   exchange.answer.clear();
   exchange.refusal.clear();
   exchange.error = {};
-  exchange.without_edns = false;
+  exchange.without_edns = exchange.sent = false;
   exchange.next_ended = nullptr;
   if (!ares_ || in_flight_.size() >= 60'000) {
     exchange.in_flight = false;

@@ -63,6 +63,7 @@ struct Exchange {
   class Channel* channel = nullptr;
   Exchange* next_ended = nullptr;
   bool in_flight = false;
+  bool sent = false;
   bool without_edns = false;
   std::uint16_t id = 0;
   std::uint32_t number = 0;  // of its stand-in

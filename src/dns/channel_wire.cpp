@@ -42,7 +42,11 @@ Bytes Channel::substitute(Bytes stand_in) {
   const auto it = read ? in_flight_.find(read->number) : in_flight_.end();
   if (it == in_flight_.end()) return {};
   Exchange& exchange = *it->second;
+  // The same question with another id is one that c-ares would like to send to a server that failed
+  // (a default since 1.32): it is taken for sent.
+  if (exchange.sent && exchange.id != read->id) return {};
   if (exchange.id != read->id) give_id(exchange, read->id);
+  exchange.sent = true;
   // c-ares was not content with what came before.
   exchange.answer.clear();
   return real_question(exchange);
