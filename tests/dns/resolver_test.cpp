@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <set>
 
@@ -396,6 +397,13 @@ NET_TEST(DnsResolver, NobodyWaitsForSilence) {
   // The scheduler's run ends with this fiber, not with the questions' minute.
 }
 
+std::set<std::string> threads_now() {
+  std::set<std::string> all;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    all.insert(task.path().filename());
+  return all;
+}
+
 NET_TEST(DnsResolver, FiveHundredNamesAtATime) {
   DnsFiles files;
   DnsServer server([](const DnsQuestion& question, DnsServer::Responder& responder) {
@@ -406,13 +414,25 @@ NET_TEST(DnsResolver, FiveHundredNamesAtATime) {
   options.timeout = 2s;
   options.attempts = 4;
   Resolver resolver(options);
+  // The files are read on the blocking pool, once; from then on there is no thread more.
+  ASSERT_EQ(addresses_of(resolver, "h1.first.test", {.family = AF_INET, .socktype = SOCK_STREAM}),
+            Texts{"192.0.2.1"});
+  const auto threads = threads_now();
+  const auto no_thread_more = [&] {
+    for (const auto& thread : threads_now())
+      EXPECT_TRUE(threads.contains(thread));
+  };
   JoinSet<> set;
   for (int i = 0; i < 500; ++i)
     ASSERT_TRUE(set.spawn([&, i] {
       const std::string name = 'h' + std::to_string(i % 250) + ".x" + std::to_string(i) + ".test";
       EXPECT_EQ(addresses_of(resolver, name, {.family = AF_INET, .socktype = SOCK_STREAM}),
                 Texts{"192.0.2." + std::to_string(i % 250)});
+      if (i % 20 == 0) no_thread_more();
     }));
+  this_fiber::yield();
+  EXPECT_GT(resolver.stats().in_flight, 10u) << "at the same time";
+  no_thread_more();
   EXPECT_TRUE(set.wait());
 }
 
