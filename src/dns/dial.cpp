@@ -1,13 +1,14 @@
-// Happy eyeballs: one fiber an attempt, in a set that ends them all.
+// Happy eyeballs: one fiber an attempt and one for the lookup, in a set that ends them all.
 #include "runloom/dns/dial.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "numeric.hpp"
 #include "runloom/dns/error.hpp"
 #include "runloom/sched/cancel.hpp"
-#include "runloom/sched/channel.hpp"
 #include "runloom/sched/fiber.hpp"
 #include "runloom/sched/join_set.hpp"
 
@@ -34,11 +35,6 @@ std::vector<net::Address> interleave(std::vector<net::Address> addresses, std::s
   return out;
 }
 
-struct Attempt {
-  std::size_t index = 0;
-  Result<net::TcpStream> stream{fail(Errc::cancelled)};
-};
-
 // One attempt after the other, on a thread: it has no fibers to try several at a time with.
 Result<net::TcpStream> dial_in_turn(const std::vector<net::Address>& addresses,
                                     const DialOptions& options, Deadline deadline,
@@ -53,50 +49,142 @@ Result<net::TcpStream> dial_in_turn(const std::vector<net::Address>& addresses,
   return fail(failures.front().error);
 }
 
-// The attempts are children of a set, which cancels and awaits the losers when it goes. Each puts
-// its outcome into a channel with room for all; what was connected and never taken is closed with
-// it.
-Result<net::TcpStream> dial_together(const std::vector<net::Address>& addresses,
-                                     const DialOptions& options, Deadline deadline,
-                                     std::vector<DialFailure>& failures) {
-  Channel<std::unique_ptr<Attempt>> outcomes(addresses.size());
-  JoinSet<> attempts;
-  std::size_t begun = 0, ended = 0;
-  Deadline next = Deadline::now();
-  const auto begin = [&]() -> Result<void> {
-    const std::size_t index = begun;
-    auto started = attempts.spawn([&, index] {
-      auto attempt = std::make_unique<Attempt>();
-      attempt->index = index;
-      attempt->stream = net::TcpStream::connect(addresses[index], options.connect, deadline);
-      const Shield shield;  // there is room
-      (void)outcomes.send(std::move(attempt));
-    });
-    if (!started) return started;
-    ++begun;
-    next = Deadline::after(options.attempt_delay);
-    return {};
-  };
-  for (;;) {
-    if (begun < addresses.size() && (begun == ended || next.passed())) {
-      // Where no more fibers are to be had those that run may still connect.
-      if (auto started = begin(); !started && begun == ended) return Unexpected{started.error()};
+// What has happened: an attempt ended, or a lookup gave addresses.
+struct Event {
+  enum class Kind : std::uint8_t { attempt, early, resolved };
+  Kind kind = Kind::attempt;
+  std::size_t index = 0;
+  Result<net::TcpStream> stream{fail(Errc::cancelled)};
+  Result<std::vector<net::Address>> addresses{std::vector<net::Address>()};
+};
+
+// The attempts and the lookup are children of a set, which cancels and awaits what still runs when
+// it goes. What was connected and never taken is closed with it.
+class Dialer {
+ public:
+  Dialer(const DialOptions& options, Deadline deadline, std::vector<DialFailure>& failures)
+      : options_(options), deadline_(deadline), failures_(failures) {}
+
+  // Starts to look them up. What is given must outlive the dialer.
+  Result<void> resolve(Resolver& resolver, std::string_view host, std::string_view service);
+  // Tries these, and what a lookup gives meanwhile.
+  Result<net::TcpStream> run(std::vector<net::Address> addresses);
+
+ private:
+  Result<void> begin();
+  void take_addresses(std::vector<net::Address> addresses);
+  // The end, if the event is one.
+  std::optional<net::TcpStream> handle(Event& event);
+
+  const DialOptions& options_;
+  const Deadline deadline_;
+  std::vector<DialFailure>& failures_;
+  std::vector<net::Address> addresses_;  // in front those that were begun
+  std::size_t begun_ = 0, ended_ = 0;
+  Deadline next_ = Deadline::now();
+  bool resolving_ = false;
+  std::error_code unresolved_;
+  JoinSet<std::unique_ptr<Event>> events_;
+};
+
+std::vector<net::Address> addresses_of(const std::vector<AddressInfo>& found) {
+  std::vector<net::Address> out;
+  out.reserve(found.size());
+  for (const AddressInfo& info : found)
+    out.push_back(info.address);
+  return out;
+}
+
+Result<void> Dialer::resolve(Resolver& resolver, std::string_view host, std::string_view service) {
+  resolving_ = true;
+  return events_.spawn([this, &resolver, host, service] {
+    Resolver::Early early;
+    early.delay = options_.resolution_delay;
+    early.tell = [this](const std::vector<AddressInfo>& found) {
+      auto event = std::make_unique<Event>();
+      event->kind = Event::Kind::early;
+      event->addresses = addresses_of(found);
+      // Where no fiber is to be had the addresses come a little later.
+      (void)events_.spawn([event = std::move(event)]() mutable { return std::move(event); });
+    };
+    const auto found =
+        resolver.getaddrinfo(host, service, {.socktype = SOCK_STREAM}, deadline_, &early);
+    auto event = std::make_unique<Event>();
+    event->kind = Event::Kind::resolved;
+    if (found) {
+      event->addresses = addresses_of(*found);
+    } else {
+      event->addresses = Unexpected{found.error()};
     }
-    if (ended == addresses.size()) return fail(failures.front().error);
-    const Deadline until = begun < addresses.size() ? Deadline::earlier(next, deadline) : deadline;
-    auto outcome = outcomes.recv(until);
-    if (!outcome) {
-      if (outcome.error() != Errc::timed_out || deadline.passed() || until.is_never())
-        return Unexpected{outcome.error()};
+    return event;
+  });
+}
+
+void Dialer::take_addresses(std::vector<net::Address> addresses) {
+  addresses_.resize(begun_);
+  for (const net::Address& address : interleave(std::move(addresses), options_.first_family)) {
+    const auto tried = addresses_.begin() + static_cast<std::ptrdiff_t>(begun_);
+    if (std::find(addresses_.begin(), tried, address) == tried) addresses_.push_back(address);
+  }
+}
+
+Result<void> Dialer::begin() {
+  auto started = events_.spawn([this, index = begun_, address = addresses_[begun_]] {
+    auto event = std::make_unique<Event>();
+    event->index = index;
+    event->stream = net::TcpStream::connect(address, options_.connect, deadline_);
+    return event;
+  });
+  if (!started) return started;
+  ++begun_;
+  next_ = Deadline::after(options_.attempt_delay);
+  return {};
+}
+
+std::optional<net::TcpStream> Dialer::handle(Event& event) {
+  if (event.kind == Event::Kind::attempt) {
+    ++ended_;
+    if (event.stream) return std::move(*event.stream);
+    failures_.push_back({addresses_[event.index], event.stream.error()});
+    next_ = Deadline::now();
+    return std::nullopt;
+  }
+  // A part that is seen after the whole has nothing new.
+  if (!resolving_) return std::nullopt;
+  if (event.kind == Event::Kind::resolved) resolving_ = false;
+  if (event.addresses) {
+    take_addresses(*std::move(event.addresses));
+  } else {
+    unresolved_ = event.addresses.error();
+  }
+  return std::nullopt;
+}
+
+Result<net::TcpStream> Dialer::run(std::vector<net::Address> addresses) {
+  addresses_ = std::move(addresses);
+  for (;;) {
+    if (begun_ < addresses_.size() && (begun_ == ended_ || next_.passed())) {
+      // Where no more fibers are to be had those that run may still connect.
+      if (auto started = begin(); !started && begun_ == ended_) return Unexpected{started.error()};
+    }
+    if (ended_ == addresses_.size() && !resolving_)
+      return fail(failures_.empty() ? unresolved_ : failures_.front().error);
+    const Deadline until =
+        begun_ < addresses_.size() ? Deadline::earlier(next_, deadline_) : deadline_;
+    auto event = events_.next(until);
+    if (!event) {
+      if (event.error() != Errc::timed_out || deadline_.passed() || until.is_never())
+        return Unexpected{event.error()};
       if (auto ok = this_fiber::check_cancelled(); !ok) return Unexpected{ok.error()};
       continue;
     }
-    ++ended;
-    Attempt& attempt = **outcome;
-    if (attempt.stream) return std::move(attempt.stream);
-    failures.push_back({addresses[attempt.index], attempt.stream.error()});
-    next = Deadline::now();
+    if (!*event) return fail(Errc::cancelled);  // the set was
+    if (auto stream = handle(***event)) return *std::move(stream);
   }
+}
+
+bool is_number(std::string_view host) noexcept {
+  return parse_ipv4_legacy(host) || parse_ipv6(host.substr(0, host.find('%')));
 }
 
 std::string list_failures(std::string_view target, std::error_code error,
@@ -145,7 +233,7 @@ Result<net::TcpStream> dial_addresses(std::vector<net::Address> addresses,
   failed.clear();
   if (addresses.size() == 1 || !detail::on_fiber())
     return dial_in_turn(addresses, options, deadline, failed);
-  return dial_together(addresses, options, deadline, failed);
+  return Dialer(options, deadline, failed).run(std::move(addresses));
 }
 
 Result<net::TcpStream> dial_host(std::string_view host, std::string_view service,
@@ -156,14 +244,17 @@ Result<net::TcpStream> dial_host(std::string_view host, std::string_view service
   std::vector<DialFailure>& failed = failures ? *failures : own;
   failed.clear();
   auto stream = [&]() -> Result<net::TcpStream> {
+    if (detail::on_fiber() && options.family == AF_UNSPEC &&
+        options.connect.local.family() == AF_UNSPEC && !is_number(host)) {
+      Dialer dialer(options, deadline, failed);
+      if (auto begun = dialer.resolve(resolver, host, service); !begun)
+        return Unexpected{begun.error()};
+      return dialer.run({});
+    }
     RUNLOOM_TRY(const auto found,
                 resolver.getaddrinfo(
                     host, service, {.family = options.family, .socktype = SOCK_STREAM}, deadline));
-    std::vector<net::Address> addresses;
-    addresses.reserve(found.size());
-    for (const AddressInfo& info : found)
-      addresses.push_back(info.address);
-    return dial_addresses(std::move(addresses), options, deadline, &failed);
+    return dial_addresses(addresses_of(found), options, deadline, &failed);
   }();
   if (!stream && problem)
     *problem =

@@ -182,7 +182,7 @@ Result<std::optional<std::string>> argument(std::optional<std::string_view> text
 
 Result<std::vector<AddressInfo>> get(Resolver::Impl& impl, std::optional<std::string_view> host,
                                      std::optional<std::string_view> service, Hints hints,
-                                     Deadline deadline) {
+                                     Deadline deadline, const Resolver::Early* early) {
   RUNLOOM_TRY(const auto name, argument(host));
   RUNLOOM_TRY(auto service_name, argument(service));
   if (!name && !service_name) return fail(DnsErrc::not_found);
@@ -218,7 +218,17 @@ Result<std::vector<AddressInfo>> get(Resolver::Impl& impl, std::optional<std::st
   if (!config) {
     RUNLOOM_TRY(config, impl.state().config.get(deadline));
   }
-  RUNLOOM_TRY(auto found, lookup_name(impl, {*name, hints.family, hints.flags}, *config, deadline));
+  EarlyFound part;
+  if (early) {
+    part.delay = early->delay;
+    part.tell = [&](Found found) {
+      sort_addresses(found.addresses, config->gai);
+      early->tell(combine(found.addresses, **tuples, {}));
+    };
+  }
+  RUNLOOM_TRY(auto found,
+              lookup_name(impl, {*name, hints.family, hints.flags, early ? &part : nullptr},
+                          *config, deadline));
   sort_addresses(found.addresses, config->gai);
   return combine(found.addresses, **tuples,
                  wants_canonical ? std::move(found.canonical) : std::string());
@@ -228,11 +238,12 @@ Result<std::vector<AddressInfo>> get(Resolver::Impl& impl, std::optional<std::st
 
 Result<std::vector<AddressInfo>> Resolver::getaddrinfo(std::optional<std::string_view> host,
                                                        std::optional<std::string_view> service,
-                                                       const Hints& hints, Deadline deadline) {
+                                                       const Hints& hints, Deadline deadline,
+                                                       const Early* early) {
   Impl& impl = *impl_;
   impl.state().counters.lookups.add();
   auto found = impl.uses_system() ? system_getaddrinfo(impl, host, service, hints, deadline)
-                                  : get(impl, host, service, hints, deadline);
+                                  : get(impl, host, service, hints, deadline, early);
   if (!found) impl.state().counters.failed.add();
   return found;
 }

@@ -93,7 +93,7 @@ struct Resolver::Impl::PumpStart {
 };
 
 Result<void> Resolver::Impl::fly(std::span<Queries::Wanted> wanted, const Config& config,
-                                 Deadline deadline) {
+                                 Deadline deadline, const Queries::Early* early) {
   ResolverState& current = state();
   Hub* const hub = detail::fiber_hub();
   if (!hub) {
@@ -105,7 +105,7 @@ Result<void> Resolver::Impl::fly(std::span<Queries::Wanted> wanted, const Config
   Queries& queries = enter(current, hub);
   const bool has_pump = queries.busy();
   PumpStart start{*this, current, hub};
-  auto flown = queries.ask(wanted, config, deadline, &PumpStart::start, &start);
+  auto flown = queries.ask(wanted, config, deadline, &PumpStart::start, &start, early);
   // Without a pump nobody else gives it back. With one it may be gone by now.
   if (!has_pump && !start.begun) leave(current, hub);
   return flown;
@@ -114,8 +114,8 @@ Result<void> Resolver::Impl::fly(std::span<Queries::Wanted> wanted, const Config
 // ---------------------------------------------------------------- questions
 
 Result<void> Resolver::Impl::ask(std::string_view name, std::span<const RecordType> types,
-                                 std::span<Reply> replies, const Config& config,
-                                 Deadline deadline) {
+                                 std::span<Reply> replies, const Config& config, Deadline deadline,
+                                 const EarlyReplies* early) {
   ResolverState& current = state();
   std::vector<Queries::Wanted> wanted;
   wanted.reserve(types.size());
@@ -135,19 +135,34 @@ Result<void> Resolver::Impl::ask(std::string_view name, std::span<const RecordTy
     asked.push_back(i);
   }
   if (wanted.empty()) return {};
-  if (auto flown = fly(wanted, config, deadline); !flown) return flown;
+  const auto read = [](const Outcome& outcome, Reply& reply) {
+    reply.error = outcome.error;
+    if (reply.error) return;
+    auto answer = parse_answer(outcome.message);
+    if (answer) {
+      reply.answer = std::make_shared<const Answer>(*std::move(answer));
+    } else {
+      reply.error = answer.error();
+    }
+  };
+  Queries::Early part;
+  if (early) {
+    part.delay = early->delay;
+    part.known = std::any_of(replies.begin(), replies.end(),
+                             [](const Reply& reply) { return reply.has_records(); });
+    part.tell = [&] {
+      std::vector<Reply> known(replies.begin(), replies.end());
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        if (wanted[i].outcome) read(*wanted[i].outcome, known[asked[i]]);
+      early->tell(known);
+    };
+  }
+  if (auto flown = fly(wanted, config, deadline, early ? &part : nullptr); !flown) return flown;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     Reply& reply = replies[asked[i]];
-    const Outcome& outcome = *wanted[i].outcome;
-    reply.error = outcome.error;
+    read(*wanted[i].outcome, reply);
     if (reply.error == Errc::cancelled) return fail(Errc::cancelled);
     if (reply.error) continue;
-    auto answer = parse_answer(outcome.message);
-    if (!answer) {
-      reply.error = answer.error();
-      continue;
-    }
-    reply.answer = std::make_shared<const Answer>(*std::move(answer));
     current.cache.add(name, types[asked[i]], reply.answer, monotonic_ns());
   }
   return {};

@@ -1,6 +1,8 @@
 // Resolver::Impl: what a resolver keeps, and the questions that its calls ask.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -51,6 +53,12 @@ struct Reply {
   }
 };
 
+// Who can do with a part of the replies: see Queries::Early. Those that have not come are empty.
+struct EarlyReplies {
+  std::chrono::nanoseconds delay{0};
+  std::function<void(std::span<const Reply>)> tell;
+};
+
 class Resolver::Impl : public std::enable_shared_from_this<Resolver::Impl> {
  public:
   explicit Impl(ResolverOptions resolver_options);
@@ -63,13 +71,15 @@ class Resolver::Impl : public std::enable_shared_from_this<Resolver::Impl> {
   // Asks for records of one name, all types at once, and waits for all. An error is the caller's
   // own: cancelled, timed_out, no fiber to be had.
   Result<void> ask(std::string_view name, std::span<const RecordType> types,
-                   std::span<Reply> replies, const Config& config, Deadline deadline);
+                   std::span<Reply> replies, const Config& config, Deadline deadline,
+                   const EarlyReplies* early = nullptr);
   Result<std::vector<std::byte>> exchange(std::span<const std::byte> question, const Config& config,
                                           Deadline deadline);
 
  private:
   struct PumpStart;
-  Result<void> fly(std::span<Queries::Wanted> wanted, const Config& config, Deadline deadline);
+  Result<void> fly(std::span<Queries::Wanted> wanted, const Config& config, Deadline deadline,
+                   const Queries::Early* early = nullptr);
   // The hub's questions, taken from the idle ones if it has none in flight.
   Queries& enter(ResolverState& state, const Hub* hub);
   void leave(ResolverState& state, const Hub* hub) noexcept;

@@ -129,8 +129,20 @@ Result<Said> ask_dns(Resolver::Impl& impl, const NameLookup& lookup, const Confi
   constexpr RecordType both[] = {RecordType::a, RecordType::aaaa};
   constexpr RecordType ipv4[] = {RecordType::a};
   constexpr RecordType ipv6[] = {RecordType::aaaa};
+  EarlyReplies early;
+  if (lookup.early) {
+    early.delay = lookup.early->delay;
+    early.tell = [&](std::span<const Reply> replies) {
+      Found found;
+      for (const Reply& reply : replies)
+        take_addresses(reply, found, found.canonical.empty());
+      if (!found.addresses.empty()) lookup.early->tell(std::move(found));
+    };
+  }
   const auto ask = [&](std::span<const RecordType> types) -> Result<Said> {
-    RUNLOOM_TRY(const SearchResult result, search(impl, lookup.name, types, config, deadline));
+    RUNLOOM_TRY(const SearchResult result,
+                search(impl, lookup.name, types, config, deadline,
+                       lookup.early && types.size() > 1 ? &early : nullptr));
     return said(result, types.size(), lookup.flags);
   };
   if (lookup.family == AF_INET || (lookup.family == AF_UNSPEC && config.resolv.no_aaaa))

@@ -2,6 +2,8 @@
 // it, and of an address's name.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +20,17 @@ struct Found {
   std::string canonical;
 };
 
+// Who can do with the addresses of one family, when the other's answer has not come `delay` later.
+struct EarlyFound {
+  std::chrono::nanoseconds delay{0};
+  std::function<void(Found)> tell;  // at most once, on the calling fiber; must not park
+};
+
 struct NameLookup {
   std::string_view name;
   int family = AF_UNSPEC;
   int flags = 0;  // AI_V4MAPPED, AI_ALL
+  const EarlyFound* early = nullptr;
 };
 
 // Fails with a DnsErrc, or the caller's own end. Parks.

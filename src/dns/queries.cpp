@@ -56,7 +56,19 @@ struct Queries::Flight {
   detail::WaitToken token;
   std::size_t left = 0;
   bool on_fiber = false;
+  bool wakes_for_each = false;  // outcome; otherwise for the last
 };
+
+namespace {
+
+bool has_records(const Queries::Wanted& wanted) noexcept {
+  if (!wanted.outcome || wanted.outcome->error) return false;
+  Reader reader(wanted.outcome->message);
+  const Header header = read_header(reader);
+  return reader.ok() && header.rcode() == 0 && header.counts[1] > 0;
+}
+
+}  // namespace
 
 Queries::Queries(const QueriesContext& context) noexcept : context_(context) {}
 
@@ -148,7 +160,9 @@ void Queries::finish(Query& query) {
     wanted->outcome = outcome;
     Flight& flight = *wanted->flight;
     detach(*wanted);
-    if (--flight.left == 0 && flight.on_fiber) detail::wake(flight.token, kWakeAnswered);
+    --flight.left;
+    if (flight.on_fiber && (flight.left == 0 || flight.wakes_for_each))
+      detail::wake(flight.token, kWakeAnswered);
   }
   queries_.erase(query.key);
 }
@@ -172,7 +186,7 @@ void Queries::note_change() noexcept {
 }
 
 Result<void> Queries::ask(std::span<Wanted> wanted, const Config& config, Deadline deadline,
-                          StartPump start_pump, void* arg) {
+                          StartPump start_pump, void* arg, const Early* early) {
   if (ended_) return fail(Errc::cancelled);
   if (const auto error = provide_channel(config)) return Unexpected{error};
   Flight flight;
@@ -204,12 +218,36 @@ Result<void> Queries::ask(std::span<Wanted> wanted, const Config& config, Deadli
   flight.token = detail::begin_wait();
   for (Wanted& one : wanted)
     attach(one, flight);
+  flight.wakes_for_each = early != nullptr;
   deliver();
   note_change();
-  const detail::WakeCode code = detail::wait(
-      flight.token, {.reason = WaitReason::io_poll, .object = this, .deadline = deadline});
-  if (code == kWakeAnswered) return {};
-  return fail(detail::wake_error(code));
+  return wait_on_fiber(wanted, flight, deadline, early);
+}
+
+// The wait has been begun. Between two of them nothing is delivered: that is done by fibers of this
+// hub.
+Result<void> Queries::wait_on_fiber(std::span<Wanted> wanted, Flight& flight, Deadline deadline,
+                                    const Early* early) {
+  Deadline pause;
+  if (early && early->known) pause = Deadline::after(early->delay);
+  for (;;) {
+    const Deadline until = Deadline::earlier(deadline, pause);
+    const detail::WakeCode code = detail::wait(
+        flight.token, {.reason = WaitReason::io_poll, .object = this, .deadline = until});
+    const bool paused = code == detail::kWakeTimedOut && pause.passed() && !deadline.passed();
+    if (code != kWakeAnswered && !paused) return fail(detail::wake_error(code));
+    if (flight.left == 0) return {};
+    if (paused) {
+      early->tell();
+      early = nullptr;
+      pause = {};
+      flight.wakes_for_each = false;
+    } else if (early && pause.is_never() &&
+               std::any_of(wanted.begin(), wanted.end(), has_records)) {
+      pause = Deadline::after(early->delay);
+    }
+    flight.token = detail::begin_wait();
+  }
 }
 
 // ---------------------------------------------------------------- the pump

@@ -15,7 +15,9 @@
 //   socket, no timer and no fiber of ours.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,11 +68,21 @@ class Queries {
     Wanted* next = nullptr;
   };
 
+  // For who can do with a part of the outcomes: tell() is called once, on the waiting fiber, when
+  // one with records has come (or `known`: there is one already) and others have not `delay` later.
+  // It must not park.
+  struct Early {
+    std::chrono::nanoseconds delay{0};
+    bool known = false;
+    std::function<void()> tell;
+  };
+
   // Asks all of them and waits for all. On a fiber, start_pump(*this) is called when the pump has
-  // to be started. An outcome that is null in the end: the wait failed before it came.
+  // to be started. An outcome that is null in the end: the wait failed before it came. On a thread
+  // nobody is told early.
   using StartPump = std::error_code (*)(Queries& queries, void* arg);
   Result<void> ask(std::span<Wanted> wanted, const Config& config, Deadline deadline,
-                   StartPump start_pump, void* arg);
+                   StartPump start_pump, void* arg, const Early* early = nullptr);
   // The pump, on a fiber of the hub; returns when nobody waits any more.
   void pump();
   bool busy() const noexcept { return waiters_ > 0 || pumping_; }
@@ -87,6 +99,8 @@ class Queries {
   void note_change() noexcept;
   // Waits until a socket or a timeout is due, and lets c-ares at it. False: it did not park.
   bool wait_for_events();
+  Result<void> wait_on_fiber(std::span<Wanted> wanted, Flight& flight, Deadline deadline,
+                             const Early* early);
   Result<void> wait_on_thread(Flight& flight, Deadline deadline);
   void wait_on_poll(Deadline deadline, std::error_code& error);
   void after_events();

@@ -47,8 +47,8 @@ Verdict judge(std::span<const Reply> replies) {
 class Search {
  public:
   Search(Resolver::Impl& impl, std::span<const RecordType> types, const Config& config,
-         Deadline deadline) noexcept
-      : impl_(impl), types_(types), config_(config), deadline_(deadline) {}
+         Deadline deadline, const EarlyReplies* early) noexcept
+      : impl_(impl), types_(types), config_(config), deadline_(deadline), early_(early) {}
 
   Result<SearchResult> run(std::string_view name);
 
@@ -61,6 +61,7 @@ class Search {
   const std::span<const RecordType> types_;
   const Config& config_;
   const Deadline deadline_;
+  const EarlyReplies* const early_;
   std::array<Reply, 2> replies_;
 };
 
@@ -72,7 +73,7 @@ Result<Verdict> Search::query(const std::string& name) {
   const std::size_t at_once = config_.resolv.single_request ? 1 : types_.size();
   for (std::size_t i = 0; i < types_.size(); i += at_once) {
     const auto asked = impl_.ask(name, types_.subspan(i, at_once), replies.subspan(i, at_once),
-                                 config_, deadline_);
+                                 config_, deadline_, early_);
     if (!asked) return Unexpected{asked.error()};
   }
   return judge(replies);
@@ -137,8 +138,8 @@ Result<SearchResult> Search::run(std::string_view name) {
 
 Result<SearchResult> search(Resolver::Impl& impl, std::string_view name,
                             std::span<const RecordType> types, const Config& config,
-                            Deadline deadline) {
-  return Search(impl, types, config, deadline).run(name);
+                            Deadline deadline, const EarlyReplies* early) {
+  return Search(impl, types, config, deadline, early).run(name);
 }
 
 }  // namespace runloom::dns

@@ -23,9 +23,10 @@ struct SearchResult {
   std::array<Reply, 2> replies;  // one a type; when there is no miss, at least one has records
 };
 
-// Asks for records of up to two types.
+// Asks for records of up to two types. `early`, where given, is told of a part of the replies for
+// the name that the result will be about, should the others be long in coming.
 Result<SearchResult> search(Resolver::Impl& impl, std::string_view name,
                             std::span<const RecordType> types, const Config& config,
-                            Deadline deadline);
+                            Deadline deadline, const EarlyReplies* early = nullptr);
 
 }  // namespace runloom::dns

@@ -1,11 +1,17 @@
 #include "runloom/dns/dial.hpp"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
+#include <sched.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 
 #include "runloom/sched/cancel.hpp"
 #include "runloom/sched/join_set.hpp"
+#include "support/child.hpp"
 #include "support/dns_test.hpp"
 #include "support/race.hpp"
 
@@ -139,10 +145,91 @@ NET_TEST(DnsDial, FamiliesTakeTurns) {
             DnsErrc::address_family);
 }
 
+// RFC 8305, 3: one family's answer does not wait for the other's for long.
+NET_TEST(DnsDial, AnAnswerDoesNotWaitForASilentOne) {
+  for (const auto silent : {RecordType::aaaa, RecordType::a}) {
+    DnsFiles files;
+    DnsServer server([&](const DnsQuestion& question, DnsServer::Responder& responder) {
+      if (question.type == silent) return;
+      DnsReply reply(question);
+      responder.send(question.type == RecordType::a ? reply.a("127.0.0.1") : reply.aaaa("::1"));
+    });
+    auto options = files.options({server.address()});
+    options.timeout = 60s;
+    Resolver resolver(options);
+    Listening listening(net::ListenOptions{});
+    auto ipv6 = net::TcpListener::listen(net::Address::loopback_ipv6(listening.address.port()));
+    ASSERT_TRUE(ipv6) << ipv6.error().message();
+    const auto stream =
+        dial("here.test:" + std::to_string(listening.address.port()),
+             {.resolution_delay = 20ms, .resolver = &resolver}, Deadline::after(10s));
+    ASSERT_TRUE(stream) << stream.error().message();
+    EXPECT_EQ(stream->peer_address().value().is_ipv4(), silent == RecordType::aaaa);
+    EXPECT_EQ(resolver.stats().in_flight, 0u) << "nobody waits for the other one any more";
+  }
+}
+
+// The part that was early does not answer; what comes later joins it, and is tried.
+NET_TEST(DnsDial, TheOtherFamilyJoinsLater) {
+  BlackHole silent;
+  DnsFiles files;
+  DnsServer server([](const DnsQuestion& question, DnsServer::Responder& responder) {
+    DnsReply reply(question);
+    if (question.type == RecordType::a) return responder.send(reply.a("127.0.0.1"));
+    responder.send_after(60ms, reply.aaaa("::1").bytes());
+  });
+  auto options = files.options({server.address()});
+  options.timeout = 60s;
+  Resolver resolver(options);
+  auto ipv6 =
+      net::TcpListener::listen(net::Address::loopback_ipv6(silent.listening.address.port()));
+  ASSERT_TRUE(ipv6) << ipv6.error().message();
+  const auto stream = dial("here.test:" + std::to_string(silent.listening.address.port()),
+                           {.attempt_delay = 10ms, .resolution_delay = 5ms, .resolver = &resolver},
+                           Deadline::after(10s));
+  ASSERT_TRUE(stream) << stream.error().message();
+  EXPECT_TRUE(stream->peer_address().value().is_ipv6());
+}
+
+// An early part that fails is no reason to give up, and each address is tried and named once.
+NET_TEST(DnsDial, AnEarlyFailureWaitsForTheRest) {
+  DnsFiles files;
+  DnsServer server([](const DnsQuestion& question, DnsServer::Responder& responder) {
+    DnsReply reply(question);
+    if (question.type == RecordType::a) return responder.send(reply.a("127.0.0.1"));
+    responder.send_after(60ms, reply.aaaa("::1").bytes());
+  });
+  auto options = files.options({server.address()});
+  options.timeout = 60s;
+  Resolver resolver(options);
+  std::vector<DialFailure> failures;
+  const auto port = std::to_string(closed_port().port());
+  const auto stream = dial("here.test:" + port, {.resolution_delay = 5ms, .resolver = &resolver},
+                           Deadline::after(10s), nullptr, &failures);
+  EXPECT_EQ(stream.error(), std::errc::connection_refused) << stream.error().message();
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_TRUE(failures[0].address.is_ipv4());
+  EXPECT_TRUE(failures[1].address.is_ipv6());
+}
+
+NET_TEST(DnsDial, ANameThatIsNotThereHasNoAddresses) {
+  DnsFiles files;
+  DnsServer server(zone({{"here.test/A", {"127.0.0.1"}}}));
+  Resolver resolver(files.options({server.address()}));
+  std::string problem;
+  std::vector<DialFailure> failures;
+  EXPECT_EQ(dial("nowhere.test:1", {.resolver = &resolver}, {}, &problem, &failures).error(),
+            DnsErrc::not_found);
+  EXPECT_TRUE(failures.empty());
+  EXPECT_EQ(problem, "nowhere.test:1: Name or service not known");
+}
+
 // T36: two succeed at once; one comes out, the other is closed. The teardown counts descriptors.
 NET_TEST(DnsDialRace, T36OneWinnerComesOut) {
   Listening one, two;
-  for (RaceBudget budget; !budget.spent();) {
+  const int rounds = std::getenv("RUNLOOM_FULL") ? 10'000 : 0;
+  int round = 0;
+  for (RaceBudget budget; round < rounds || !budget.spent(); ++round) {
     const auto stream = dial_addresses({one.address, two.address}, {.attempt_delay = 0ms});
     ASSERT_TRUE(stream) << stream.error().message();
     auto& winner = stream->peer_address().value() == one.address ? one : two;
@@ -178,6 +265,34 @@ NET_TEST(DnsDialRace, T34CancelledAtAnyStep) {
   }
 }
 
+// T38: the winner cancels the losers in a set within the caller's set: nothing of that reaches the
+// caller, its siblings, or those that are inside of scopes of their own.
+NET_TEST(DnsDialRace, T38NoCancelLeaks) {
+  Listening one, two;
+  BlackHole silent;
+  for (RaceBudget budget; !budget.spent();) {
+    JoinSet<> set;
+    std::atomic<int> done{0};
+    for (int i = 0; i < 4; ++i)
+      ASSERT_TRUE(set.spawn([&] {
+        CancelScope scope(Deadline::after(10s));
+        const auto stream = dial_addresses({silent.listening.address, one.address, two.address},
+                                           {.attempt_delay = 0ms}, Deadline::after(10s));
+        EXPECT_TRUE(stream) << stream.error().message();
+        EXPECT_TRUE(this_fiber::check_cancelled());
+        this_fiber::yield();
+        EXPECT_TRUE(this_fiber::check_cancelled());
+        done.fetch_add(1);
+      }));
+    ASSERT_TRUE(set.wait());
+    ASSERT_EQ(done.load(), 4);
+    ASSERT_TRUE(this_fiber::check_cancelled());
+    for (Listening* each : {&one, &two})
+      while (each->listener.accept(Deadline::now())) {
+      }
+  }
+}
+
 // T40: the scope survives.
 NET_TEST(DnsDial, T40TheScopeSurvives) {
   Resolver resolver;
@@ -191,6 +306,100 @@ NET_TEST(DnsDial, T40TheScopeSurvives) {
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0].address.scope_id(), 1u);
   EXPECT_NE(problem.find("%lo"), std::string::npos) << problem;
+}
+
+// T40 over a link of its own: a name of two addresses with one scope, of which one answers nobody,
+// and the scope by name and by number. Runs in a process with a network namespace; returns what
+// failed.
+std::string dial_over_a_link() {
+  if (::unshare(CLONE_NEWNET) != 0) return "skip";
+  // The other end is in a namespace that a child of ours has, and that drops what comes to ::d.
+  int ready[2], leave[2];
+  if (::pipe(ready) != 0 || ::pipe(leave) != 0) return "pipe";
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    char byte = ::unshare(CLONE_NEWNET) == 0 ? 'x' : 'n';
+    (void)!::write(ready[1], &byte, 1);
+    ::close(leave[1]);
+    (void)!::read(leave[0], &byte, 1);
+    const bool made =
+        std::system(
+            "ip link set lo up && ip link set veth1 up && "
+            "ip -6 addr add fe80::a/64 dev veth1 nodad && "
+            "ip -6 addr add fe80::d/64 dev veth1 nodad && "
+            "nft 'add table ip6 t; add chain ip6 t c { type filter hook input priority 0; };"
+            " add rule ip6 t c ip6 daddr fe80::d tcp dport 7 drop'") == 0;
+    const int listener = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const auto address = net::Address::from_ip("::", 7).value();
+    byte =
+        made && ::bind(listener, address.data(), address.size()) == 0 && ::listen(listener, 16) == 0
+            ? 'x'
+            : 'n';
+    (void)!::write(ready[1], &byte, 1);
+    (void)!::read(leave[0], &byte, 1);
+    ::_exit(0);
+  }
+  char byte = 'n';
+  const auto told = [&] { return ::read(ready[0], &byte, 1) == 1 && byte == 'x'; };
+  struct End {
+    pid_t peer;
+    int fd;
+    ~End() {
+      ::close(fd);
+      (void)wait_child(peer);
+    }
+  } end{peer, leave[1]};
+  const std::string link =
+      "ip link set lo up && ip link add veth0 type veth peer name veth1 netns " +
+      std::to_string(peer) +
+      " && ip link set veth0 up && ip -6 addr add fe80::b/64 dev veth0 nodad";
+  if (!told() || std::system(link.c_str()) != 0) return "skip";
+  (void)!::write(leave[1], "x", 1);
+  if (!told()) return "skip";
+
+  DnsFiles files;
+  std::string failed;
+  const auto ran = run([&] {
+    const auto index = ::if_nametoindex("veth0");
+    const auto peer_of = [&](const Result<net::TcpStream>& stream) {
+      return stream ? stream->peer_address().value().to_string() : stream.error().message();
+    };
+    const Deadline limit = Deadline::after(8s);
+    Resolver resolver(files.options());
+    for (const std::string& target :
+         {std::string("[fe80::a%veth0]:7"), "[fe80::a%" + std::to_string(index) + "]:7"}) {
+      const auto got = peer_of(dial(target, {.resolver = &resolver}, limit));
+      if (got != "[fe80::a%veth0]:7") failed += target + " gave " + got + "; ";
+    }
+    // The first never answers, so the second is tried: with its scope.
+    std::vector<net::Address> addresses{net::Address::parse("[fe80::d%veth0]:7").value(),
+                                        net::Address::parse("[fe80::a%veth0]:7").value()};
+    const auto both = peer_of(dial_addresses(addresses, {.attempt_delay = 20ms}, limit));
+    if (both != "[fe80::a%veth0]:7") failed += "both gave " + both + "; ";
+    std::vector<DialFailure> failures;
+    const auto none = dial_addresses({addresses[0]}, {}, Deadline::after(100ms), &failures);
+    if (none || failures.size() != 1 || failures[0].address.scope_id() != index)
+      failed += "the silent one: " + peer_of(none) + "; ";
+    // An IPv6 server that answers nobody, and IPv4 that does not exist: every address is named.
+    std::string problem;
+    const auto named =
+        dial("[fe80::c%veth0]:7", {.resolver = &resolver}, Deadline::after(200ms), &problem);
+    if (named || problem.find("%veth0") == std::string::npos) failed += "problem: " + problem;
+  });
+  if (!ran) failed += ran.error().message();
+  return failed;
+}
+
+TEST(DnsDialNamespace, T40TheScopeSurvivesALink) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may make the namespaces";
+  const ChildEnd end = run_child([] {
+    const std::string failed = dial_over_a_link();
+    std::printf("%s\n", failed.c_str());
+    std::fflush(stdout);
+    return failed.empty() ? 0 : failed == "skip" ? 77 : 1;
+  });
+  if (end.exited && end.code == 77) GTEST_SKIP() << "no namespaces, ip or nft: " << end.out;
+  EXPECT_TRUE(end.exited && end.code == 0) << end.signal << ' ' << end.out;
 }
 
 TEST(DnsDialThread, AThreadTriesInTurn) {

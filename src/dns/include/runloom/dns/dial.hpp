@@ -2,9 +2,10 @@
 //
 // Happy eyeballs, RFC 8305: addresses are tried in the order of getaddrinfo with the families
 // taking turns, the next one when an attempt has failed or `attempt_delay` has passed since the
-// last began. The first that connects wins; the others are closed before dial returns. The answers
-// for both families are waited for, as getaddrinfo does. An OS thread tries one address after the
-// other.
+// last began. The first that connects wins; the others are closed before dial returns. When the
+// answer for one family has come and the other has not `resolution_delay` later, the addresses of
+// the one are tried, and the other's join them when they come. An OS thread waits for both and
+// tries one address after the other.
 #pragma once
 
 #include <chrono>
@@ -23,6 +24,7 @@ namespace runloom::dns {
 
 struct DialOptions {
   std::chrono::milliseconds attempt_delay{250};
+  std::chrono::milliseconds resolution_delay{50};
   int family = AF_UNSPEC;         // AF_INET, AF_INET6: only such addresses
   std::size_t first_family = 1;   // addresses of the preferred family before the other's first
   net::ConnectOptions connect{};  // `local` limits the attempts to its family

@@ -10,8 +10,10 @@
 // RES_OPTIONS, LOCALDOMAIN.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,11 +42,21 @@ class Resolver {
   // The process's resolver, made on first use with default options; never destroyed.
   static Resolver& process();
 
+  // For who can begin with a part of the addresses (RFC 8305, 3): when the servers have given those
+  // of one family, and `delay` later have not answered for the other, tell() gets them, at most
+  // once, on the calling fiber. It must not park. An OS thread is never told.
+  struct Early {
+    std::chrono::nanoseconds delay{0};
+    std::function<void(std::vector<AddressInfo>)> tell;
+  };
+
   // getaddrinfo(3). A host of none is the null pointer: the loopback or, with AI_PASSIVE, any
-  // address. A service is a name of the services file or a number. Fails with DnsErrc.
+  // address. A service is a name of the services file or a number. Fails with DnsErrc. `early` is
+  // told before the result comes, which has all addresses.
   Result<std::vector<AddressInfo>> getaddrinfo(std::optional<std::string_view> host,
                                                std::optional<std::string_view> service,
-                                               const Hints& hints = {}, Deadline deadline = {});
+                                               const Hints& hints = {}, Deadline deadline = {},
+                                               const Early* early = nullptr);
   // getnameinfo(3); the flags are NI_ of <netdb.h>.
   Result<NameInfo> getnameinfo(const net::Address& address, int flags = 0, Deadline deadline = {});
 
