@@ -321,6 +321,163 @@ def test_D03_the_files_are_read_again(tmp_path: Path) -> None:
     assert printed.splitlines() == ["not yet", "127.0.0.7"]
 
 
+def test_D04_the_search_list_is_glibcs(tmp_path: Path) -> None:
+    """Which names are asked for, by their dots and `ndots`; both resolvers ask the same server."""
+    printed = in_namespace(
+        tmp_path,
+        """
+        asked = serve([])
+
+        def names(getaddrinfo, name):
+            asked.clear()
+            try:
+                getaddrinfo(name, 80, family=socket.AF_INET, type=1)
+            except socket.gaierror as error:
+                return error.errno, [each[0] for each in asked]
+
+        def main():
+            for ndots in 0, 1, 5:
+                with open("/etc/resolv.conf", "w") as conf:
+                    conf.write(f"nameserver 127.0.0.1\\noptions timeout:1 ndots:{ndots}\\n"
+                               "search one.test two.test\\n")
+                reloads = runloom.dns.stats()["reloads"]
+                begin = time.monotonic()
+                while runloom.dns.stats()["reloads"] == reloads and time.monotonic() - begin < 10:
+                    sync.getaddrinfo("localhost", 80)
+                    sync.sleep(0.01)
+                for name in "zero", "one.dot", "two.dots.here", "trailing.dot.":
+                    ours, glibc = names(sync.getaddrinfo, name), names(socket.getaddrinfo, name)
+                    assert ours == glibc, (ndots, name, ours, glibc)
+                print(ndots, ours)
+
+        sync.run(main)
+        """,
+    )
+    assert printed.splitlines() == [
+        f"{ndots} ({socket.EAI_NONAME}, ['trailing.dot'])" for ndots in (0, 1, 5)
+    ]
+
+
+def test_D06_D20_errors_and_servers(tmp_path: Path) -> None:
+    """The first server is not there, or silent, or fails: which error, and who answers instead."""
+    printed = in_namespace(
+        tmp_path,
+        """
+        serve([v4("www.test", "127.0.0.2")], silent={"silent.test"})
+
+        def code(name):
+            try:
+                return sync.getaddrinfo(name, 80, type=1)[0][4][0]
+            except socket.gaierror as error:
+                assert name in str(error)
+                return error.errno
+
+        def main():
+            print(code("www.test"))  # 127.0.0.9 has no server: the port is unreachable
+            print([each for each in runloom.dns.stats()["dead_servers"]])
+            print([code(name) for name in ("none.test", "servfail.test", "silent.test")])
+            print(runloom.dns.stats()["in_flight"])
+
+        sync.run(main)
+        """,
+        resolv_conf="nameserver 127.0.0.9\nnameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+    )
+    lines = printed.splitlines()
+    assert lines[0] == "127.0.0.2"
+    assert "127.0.0.9" in lines[1]
+    assert lines[2:] == [str([socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_AGAIN]), "0"]
+
+
+def test_D08_D22_long_answers(tmp_path: Path) -> None:
+    """60 addresses over TCP, in pieces; and an answer of pointers to pointers ends soon."""
+    printed = in_namespace(
+        tmp_path,
+        """
+        def question_of(data):
+            at = 12
+            while data[at]:
+                at += 1 + data[at]
+            return data[12 : at + 5]
+
+        def udp():
+            while True:
+                data, peer = datagrams.recvfrom(4096)
+                question = question_of(data)
+                if b"evil" in question:
+                    at, body = 12 + len(question), b""
+                    # Each name is a pointer to the one before.
+                    for i in range(600):
+                        to = 12 if i == 0 else at + 16 * (i - 1)
+                        body += struct.pack("!HHHIH", 0xC000 | to, 1, 1, 60, 4) + bytes(6)
+                    head = struct.pack("!HHHHH", 0x8180, 1, 600, 0, 0)
+                    datagrams.sendto(data[:2] + head + question + body, peer)
+                    continue
+                head = struct.pack("!HHHHH", 0x8380, 1, 0, 0, 0)
+                datagrams.sendto(data[:2] + head + question, peer)
+
+        def tcp():
+            while True:
+                conn, _ = listener.accept()
+                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                data = conn.recv(2 + 4096)[2:]
+                question = question_of(data)
+                body = b"".join(
+                    b"\\xc0\\x0c" + struct.pack("!HHIHBBBB", 1, 1, 60, 4, 192, 0, 2, i)
+                    for i in range(60)
+                )
+                message = (data[:2] + struct.pack("!HHHHH", 0x8180, 1, 60, 0, 0) + question + body)
+                message = struct.pack("!H", len(message)) + message
+                for at in range(0, len(message), 7):
+                    conn.sendall(message[at : at + 7])
+                conn.recv(1)
+                conn.close()
+
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("127.0.0.1", 53))
+        listener = socket.create_server(("127.0.0.1", 53))
+        for each in udp, tcp:
+            threading.Thread(target=each, daemon=True).start()
+
+        def main():
+            found = sync.getaddrinfo("many.test", 80, family=socket.AF_INET, type=1)
+            print(sorted(int(each[4][0].split(".")[3]) for each in found) == list(range(60)))
+            begin = time.process_time()
+            try:
+                sync.getaddrinfo("evil.test", 80, family=socket.AF_INET, type=1)
+            except socket.gaierror as error:
+                print(error.errno == socket.EAI_AGAIN)
+            print(time.process_time() - begin < 1)
+
+        sync.run(main)
+        """,
+        resolv_conf="nameserver 127.0.0.1\noptions timeout:5 attempts:1\n",
+    )
+    assert printed.splitlines() == ["True", "True", "True"]
+
+
+def test_D12_numbers_ask_nobody(tmp_path: Path) -> None:
+    printed = in_namespace(
+        tmp_path,
+        """
+        asked = serve([])
+
+        def main():
+            for host in "127.1", "0x7f.1", "017700000001", "2130706433", "::1", "fe80::1%lo":
+                print(sync.getaddrinfo(host, 80, type=1)[0][4])
+            try:
+                sync.getaddrinfo("www.test", 80, flags=socket.AI_NUMERICHOST)
+            except socket.gaierror as error:
+                print(error.errno == socket.EAI_NONAME)
+            print(asked)
+
+        sync.run(main)
+        """,
+    )
+    assert printed.splitlines() == [
+        *["('127.0.0.1', 80)"] * 4, "('::1', 80, 0, 0)", "('fe80::1%lo', 80, 0, 1)", "True", "[]",
+    ]  # fmt: skip
+
+
 def test_D16_nobody_waits_for_a_slow_name(tmp_path: Path) -> None:
     """No thread, no libc: other fibers run, a cancel and a timeout end the wait."""
     printed = in_namespace(
