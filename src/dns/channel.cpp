@@ -285,7 +285,7 @@ void Channel::send(Exchange& exchange) {
   }
   exchange.number = sent_++;
   in_flight_.emplace(exchange.number, &exchange);
-  // Since 1.21 c-ares takes an id of its own; then it is known when the question goes out.
+  // Newer ones take an id of their own; then it is known when the question goes out.
   give_id(exchange, fresh_id());
   counters_.queries.add();
   counters_.in_flight.add();
