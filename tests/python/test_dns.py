@@ -474,7 +474,7 @@ def test_D12_numbers_ask_nobody(tmp_path: Path) -> None:
         """,
     )
     assert printed.splitlines() == [
-        *["('127.0.0.1', 80)"] * 4, "('::1', 80, 0, 0)", "('fe80::1%lo', 80, 0, 1)", "True", "[]",
+        *["('127.0.0.1', 80)"] * 4, "('::1', 80, 0, 0)", "('fe80::1', 80, 0, 1)", "True", "[]",
     ]  # fmt: skip
 
 
