@@ -233,8 +233,9 @@ def python_asan(context: Context) -> Results:
         log="asan-python",
         environment={
             **SANITIZER_OPTIONS,
-            # What an interpreter has at its end is no leak.
-            "ASAN_OPTIONS": f"{SANITIZER_OPTIONS['ASAN_OPTIONS']}:detect_leaks=0",
+            # What an interpreter has at its end is no leak; what is too large is a MemoryError.
+            "ASAN_OPTIONS": f"{SANITIZER_OPTIONS['ASAN_OPTIONS']}:detect_leaks=0"
+            ":allocator_may_return_null=1",
             "LD_PRELOAD": " ".join(map(runtime_library, ("libasan.so", "libstdc++.so"))),
             "PYTHONMALLOC": "malloc",
             "PYTHONPATH": f"{directory / 'lib'}:{ROOT / 'python'}",

@@ -10,9 +10,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import runloom_c
 
 LIMIT = 10.0  # seconds after which something hangs
+# The sanitizers' allocator ends the process where operator new would throw.
+new_throws = pytest.mark.skipif(
+    bool(os.environ.get("RUNLOOM_SANITIZED")), reason="under asan operator new does not throw"
+)
 
 
 def run(main: Callable[[], Any]) -> Any:

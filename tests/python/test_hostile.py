@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiber_support import output, run, script
+from fiber_support import new_throws, output, run, script
 
 import runloom_c
 from runloom.sync import Socket
@@ -67,6 +67,7 @@ def test_a_limit_of_frames_may_be_any_number() -> None:
     run(main)
 
 
+@new_throws
 def test_sizes_beyond_all_memory() -> None:
     with open(__file__, "rb") as file, Socket() as sock:
         content = file.read()
@@ -353,6 +354,7 @@ def test_objects_that_use_fibers_when_a_thread_ends() -> None:
 # ---------------------------------------------------------------- what a process runs out of
 
 
+@new_throws
 def test_without_memory_there_are_exceptions() -> None:
     code = """
         import gc, resource, runloom_c

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/config.hpp"
+#include "core/coverage.hpp"
 #include "core/g.hpp"
 #include "core/gil.hpp"
 #include "core/signals.hpp"
@@ -44,12 +45,19 @@ void switched(void* context, runloom::detail::Fiber* from, runloom::detail::Fibe
   auto& home = *static_cast<Home*>(context);
   auto* local = from ? static_cast<FiberLocal*>(runloom::detail::fiber_local(from)) : nullptr;
   RlPyState* next = loaded_state(home, to);
+  RlPyState* last = local ? state_of(local) : home.main_state;
+  const bool traced = is_traced(home.thread_state);
   if (local && local->finished) {
     rl_pystate_switch_in(next, home.pyhub);
+  } else if (last == next) {
     return;
+  } else {
+    if (traced && last != home.main_state) [[unlikely]]
+      coverage_leaves();
+    rl_pystate_switch(last, next, home.pyhub);
   }
-  RlPyState* last = local ? state_of(local) : home.main_state;
-  if (last != next) rl_pystate_switch(last, next, home.pyhub);
+  if (traced && next != home.main_state) [[unlikely]]
+    coverage_enters();
 }
 
 void before_block(void* context) {
@@ -152,6 +160,7 @@ void unlink_home(Home& home) noexcept {
 Home::Home(std::uint64_t base, bool is_main_thread)
     : id_base(base),
       thread(PyThread_get_thread_ident()),
+      thread_state(PyThreadState_Get()),
       on_main_thread(is_main_thread),
       scheduler(home_options(*this)) {}
 

@@ -28,7 +28,8 @@ struct Home {
 
   const std::uint64_t id_base;  // ids of its fibers begin here: unique in the process
   const unsigned long thread;   // its ident
-  bool on_main_thread;          // after a fork the thread that forked is the main one
+  PyThreadState* const thread_state;
+  bool on_main_thread;  // after a fork the thread that forked is the main one
   Scheduler scheduler;
   RlPyHub* pyhub = nullptr;
   RlPyState* main_state = nullptr;    // of the hub's own context, and of C++ fibers
