@@ -492,3 +492,32 @@ def test_S28_a_storm_of_connections_takes_turns() -> None:
     assert before <= 128, f"{before} accepts before the first echo"
     last = len(order) - 1 - order[::-1].index("echo")
     assert order[:last].count("accept") <= 256
+
+
+def test_S24_who_keeps_the_thread_is_reported_once() -> None:
+    code = """
+        import time, runloom_c
+        def hog():
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                pass
+        def well_behaved():
+            for _ in range(100):
+                runloom_c.sched_yield()
+        runloom_c.go(hog)
+        runloom_c.go(well_behaved)
+        runloom_c.run()
+    """
+    reported = script(code, environment={"RUNLOOM_STALL_MS": "50"})
+    assert reported.returncode == 0, reported
+    lines = reported.stderr.splitlines()
+    assert sum("'hog' keeps hub" in line for line in lines) == 1, reported
+    assert "well_behaved" not in reported.stderr
+    # Its frames, which are those of the interpreter; not the watcher's.
+    assert any("PyEval" in line or "Py_" in line for line in lines), reported
+    assert "watch" not in reported.stderr.lower()
+    # Longer than it takes, and off.
+    for threshold in ("60000", "0"):
+        quiet = script(code, environment={"RUNLOOM_STALL_MS": threshold})
+        assert (quiet.returncode, quiet.stderr) == (0, ""), quiet
+    assert script(code).stderr == ""
