@@ -87,6 +87,7 @@ def test_crawler_finds_all_pages_and_broken_links(
 
 def test_crawler_follows_redirects_with_few_at_once(tmp_path: Path) -> None:
     """A site of plain sockets, which sees how many come at the same time."""
+    lock, together = threading.Lock(), threading.Event()
     busy: set[int] = set()
     most = 0
 
@@ -99,13 +100,20 @@ def test_crawler_follows_redirects_with_few_at_once(tmp_path: Path) -> None:
 
     def serve(connection: socket.socket) -> None:
         nonlocal most
-        busy.add(connection.fileno())
-        most = max(most, len(busy))
+        with lock:
+            busy.add(connection.fileno())
+            most = max(most, len(busy))
+            if len(busy) > 1:
+                together.set()
         request = b""
         while b"\r\n\r\n" not in request:
             request += connection.recv(65536)
-        connection.sendall(page(request.split()[1].decode()))
-        busy.discard(connection.fileno())
+        target = request.split()[1].decode()
+        if target.startswith("/page"):
+            together.wait(LIMIT)
+        with lock:  # before the answer, after which the client goes on
+            busy.discard(connection.fileno())
+        connection.sendall(page(target))
 
     with upstream(serve) as address:
         done = outcome("crawler", f"http://{address}/", "--at-once", "3")
