@@ -67,7 +67,7 @@ def lines(conn):
 
 
 def member_of(room):
-    def handler(conn, _peer):
+    def handler(conn):
         spoken = lines(conn)
         conn.sendall(b"your name?\n")
         name = next(spoken, "")
@@ -96,7 +96,7 @@ def main():
     example.tls_arguments(parser)
     options = parser.parse_args()
     handler, context = member_of(Room()), example.tls_context(options)
-    example.run(lambda: example.serve(options.host, options.port, handler, context))
+    example.run(lambda: example.serve(options.host, options.port, handler, context=context))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Ctrl-C ends it, and its connections.
 import example
 
 
-def echo(conn, _peer):
+def echo(conn):
     while data := conn.recv(65536):
         conn.sendall(data)
 

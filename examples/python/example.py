@@ -1,16 +1,12 @@
-"""What the examples share: the command line, and a server's life from listen to a clean end."""
+"""What the examples share: the command line, and a program's life until it is told to end."""
 
 import argparse
-import errno
 import signal
 import ssl
-import sys
 
 import runloom
 import runloom.tls
 from runloom import sync
-
-SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def parser(description, port):
@@ -42,44 +38,19 @@ def tls_context(options):
     return context
 
 
-def listen(host, port, context=None):
-    """A listener, with TLS when there is a context."""
-    if context is None:
-        return sync.tcp_listen(host, port, backlog=1024)
-    return sync.tls_listen(host, port, context=context, backlog=1024)
-
-
-def serve(host, port, handler, context=None):
-    """Calls handler(conn, address) on a fiber of its own for each connection, for ever."""
-    with listen(host, port, context) as listener:
-        address = listener.getsockname()
+def serve(host, port, handler, *, context=None, drain=0, **options):
+    """Calls handler(conn) on a fiber of its own for each connection, until SIGTERM or Ctrl-C; then
+    those that run have `drain` seconds. Options are those of sync.Server."""
+    with sync.Server(handler, context=context, **options) as server:
+        address = server.listen(host, port)
         print(f"listening on {address[0]}:{address[1]}", flush=True)
-        while True:
-            try:
-                conn, peer = listener.accept()
-            except OSError as error:
-                if error.errno not in SHORTAGES:
-                    raise
-                # Those that are connected go on; the waiting ones are accepted a little later.
-                print(f"can't accept: {error}", file=sys.stderr)
-                runloom.sleep(0.1)
-                continue
-            sync.fiber(handle, handler, conn, peer)
-
-
-def handle(handler, conn, peer):
-    """One connection. What goes wrong with it ends it, and nothing else."""
-    with conn:
-        try:
-            handler(conn, peer)
-        except (ConnectionResetError, BrokenPipeError):
-            pass  # the peer has gone
-        except (ConnectionError, TimeoutError, ssl.SSLError) as error:
-            print(f"{peer[0]}:{peer[1]}: {error}", file=sys.stderr)
+        server.serve(drain=drain)
+    print("stopped", flush=True)
 
 
 def run(main):
-    """Runs main on a fiber until it ends. Ctrl-C and SIGTERM cancel it, and with it all others."""
+    """Runs main on a fiber until it ends. Ctrl-C and SIGTERM cancel it, and with it all others;
+    a server handles them itself."""
 
     def cancellable():
         fiber = sync.current()

@@ -13,7 +13,7 @@ BODY = b"Hello from runloom!\n"
 HELLO = http_requests.response("200 OK", BODY)
 
 
-def hello(conn, _peer):
+def hello(conn):
     for request in http_requests.requests(conn):
         if request.keep_alive and request.method == "GET":
             conn.sendall(HELLO)
@@ -26,7 +26,7 @@ def main():
     example.tls_arguments(parser)
     options = parser.parse_args()
     context = example.tls_context(options)
-    example.run(lambda: example.serve(options.host, options.port, hello, context))
+    example.run(lambda: example.serve(options.host, options.port, hello, context=context))
 
 
 if __name__ == "__main__":

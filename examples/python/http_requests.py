@@ -48,11 +48,13 @@ def parse(head):
 
 
 def requests(conn):
-    """The requests of a connection, until it or the client ends it. A broken one is answered here,
-    and is the last."""
+    """The requests of a connection, until one of them or the client ends it. A broken one is
+    answered here, and is the last. The server hears where we stand: it bounds how long a client may
+    take for a request, and ends connections that wait for a further one when it is to stop."""
     buffer = b""
     try:
         while True:
+            conn.served.await_request(begun=bool(buffer))
             while (end := buffer.find(b"\r\n\r\n")) < 0:
                 if len(buffer) > HEAD_LIMIT:
                     raise BadRequest("the header is too long")
@@ -60,6 +62,7 @@ def requests(conn):
                 if not data:
                     return
                 buffer += data
+            conn.served.head_done()
             request = parse(buffer[:end])
             buffer = buffer[end + 4 :]
             left = request.body_length

@@ -5,7 +5,8 @@
 
 Without --certfile it speaks HTTP. Files are sent by sendfile(); with TLS they are read and
 encrypted. Looking for a file may wait for a disk, so a thread of the pool does it, and other
-connections go on. Nothing outside of the directory is served, whatever `..` and links say.
+connections go on. Nothing outside of the directory is served, whatever `..` and links say. The
+server bounds how long a client may take for a request, and for reading its answer.
 """
 
 import mimetypes
@@ -20,8 +21,6 @@ import http_requests
 
 import runloom
 from runloom import sync
-
-IDLE = 30  # seconds that a client may be silent, or not read
 
 
 def find(root, target):
@@ -54,8 +53,7 @@ def send_file(conn, path, request):
 
 
 def files_of(root):
-    def handler(conn, peer):
-        conn.settimeout(IDLE)
+    def handler(conn):
         for request in http_requests.requests(conn):
             if request.method not in ("GET", "HEAD"):
                 text = b"only GET and HEAD\n"
@@ -66,7 +64,7 @@ def files_of(root):
                 if path is None:
                     raise FileNotFoundError
                 if not send_file(conn, path, request):
-                    print(f"{peer[0]}:{peer[1]}: {path} became shorter", file=sys.stderr)
+                    print(f"{path} became shorter", file=sys.stderr)
                     return
             except (FileNotFoundError, PermissionError):
                 conn.sendall(http_requests.response("404 Not Found", b"not here\n", request))
@@ -82,7 +80,7 @@ def main():
     if not options.directory.is_dir():
         parser.error(f"{options.directory} is no directory")
     handler, context = files_of(options.directory.resolve()), example.tls_context(options)
-    example.run(lambda: example.serve(options.host, options.port, handler, context))
+    example.run(lambda: example.serve(options.host, options.port, handler, context=context))
 
 
 if __name__ == "__main__":

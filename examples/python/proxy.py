@@ -8,6 +8,7 @@ that reads slowly slows the other one down, because sendall() waits: nothing pil
 """
 
 import socket
+import sys
 
 import example
 
@@ -26,8 +27,13 @@ def pump(source, sink):
 
 
 def proxy_to(host, port):
-    def handler(client, _peer):
-        with sync.tcp_connect(host, port, timeout=10) as server:
+    def handler(client):
+        try:
+            server = sync.tcp_connect(host, port, timeout=10)
+        except OSError as error:
+            print(error, file=sys.stderr)
+            return
+        with server:
             sent = sync.fiber(pump, client, server)
             pump(server, client)
             sent.join()

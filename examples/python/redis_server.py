@@ -314,7 +314,7 @@ def execute(store, words):
 
 
 def redis(store):
-    def handler(conn, _peer):
+    def handler(conn):
         client = Client(conn)
         try:
             while (words := client.command()) is not None:

@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import socket
 import struct
+import sys
 
 import example
 from proxy import pump
@@ -34,7 +35,13 @@ CODES = {
 }
 
 
+class Hopeless(Exception):
+    """The client has gone, or speaks something else: nobody to answer."""
+
+
 class Refused(Exception):
+    """What is answered by a code."""
+
     def __init__(self, code):
         super().__init__(code)
         self.code = code
@@ -45,7 +52,7 @@ def read(conn, count):
     while len(data) < count:
         piece = conn.recv(count - len(data))  # no more: what follows is for the server
         if not piece:
-            raise ConnectionError("the client has gone in the middle of a request")
+            raise Hopeless("the client has gone in the middle of a request")
         data += piece
     return data
 
@@ -53,10 +60,10 @@ def read(conn, count):
 def agree(client):
     version, count = read(client, 2)
     if version != 5:
-        raise ConnectionError(f"SOCKS version {version} is not spoken here")
+        raise Hopeless(f"SOCKS version {version} is not spoken here")
     if NO_PASSWORD not in read(client, count):
         client.sendall(bytes([5, NO_METHOD]))
-        raise ConnectionError("the client insists on a password")
+        raise Hopeless("the client insists on a password")
     client.sendall(bytes([5, NO_PASSWORD]))
 
 
@@ -64,7 +71,7 @@ def wanted(client):
     """The host and port that the client asks for."""
     version, command, _, kind = read(client, 4)
     if version != 5:
-        raise ConnectionError("that is no request")
+        raise Hopeless("that is no request")
     if kind == NAME:
         host = read(client, read(client, 1)[0]).decode("latin-1")
     elif kind in (IPV4, IPV6):
@@ -94,7 +101,7 @@ def reply(code, address=("0.0.0.0", 0)):
     return bytes([5, code, 0, kind]) + host.packed + struct.pack("!H", address[1])
 
 
-def socks(client, _peer):
+def socks(client):
     try:
         with runloom.timeout(GREETING_TIMEOUT):
             agree(client)
@@ -102,6 +109,9 @@ def socks(client, _peer):
         server = connect(host, port)
     except Refused as error:
         client.sendall(reply(error.code))
+        return
+    except Hopeless as error:
+        print(error, file=sys.stderr)
         return
     with server:
         client.sendall(reply(SUCCEEDED, server.getsockname()))

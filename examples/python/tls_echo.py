@@ -16,8 +16,8 @@ import sys
 import example
 
 
-def echo(conn, peer):
-    conn.do_handshake()  # the first read would make it, too
+def echo(conn):
+    peer = conn.served.peer
     print(f"{peer[0]}:{peer[1]}: {conn.version()}, {name_of(conn)}", file=sys.stderr)
     while data := conn.recv(65536):
         conn.sendall(data)
@@ -49,7 +49,7 @@ def main():
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(options.client_ca)
     signal.signal(signal.SIGHUP, lambda *_: renew(context, options))
-    example.run(lambda: example.serve(options.host, options.port, echo, context))
+    example.run(lambda: example.serve(options.host, options.port, echo, context=context))
 
 
 if __name__ == "__main__":
