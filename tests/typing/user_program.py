@@ -268,6 +268,38 @@ def sockets() -> None:
     assert_type(sync.getnameinfo(("127.0.0.1", 80), 0), tuple[str, str])
 
 
+def handler(conn: sync.Socket) -> None:
+    conn.served.await_request()
+    conn.sendall(str(conn.served.peer).encode())
+    served: sync.ServerConnection = conn.served
+    assert_type(served.stopping, bool)
+    assert_type(served.expired, str | None)
+
+
+def secure_handler(conn: tls.TLSSocket) -> None:
+    conn.sendall(conn.recv(100))
+    conn.served.head_done()
+
+
+def complain(report: sync.ServerReport) -> None:
+    print(report.fault, report.error, report.text, report.peer, report.left_out)
+
+
+def servers() -> None:
+    timeouts = sync.ServerTimeouts(idle=30, head=None)
+    context = tls.Context(ssl.PROTOCOL_TLS_SERVER)
+    with sync.Server(handler, timeouts=timeouts, report=complain, linger=2) as server:
+        print(server.listen("127.0.0.1", 0), server.listen_unix("/tmp/s", mode=0o600))
+        server.listen_on(sync.Socket(fileno=3))
+        server.serve(drain=10)
+    server = sync.Server(secure_handler, context=context, trusted_proxies=["10.0.0.0/8"])
+    fiber = sync.fiber(server.serve, drain=None, signals=None)
+    server.begin_stop()
+    server.stop(drain=1)
+    assert_type(fiber.join(), None)
+    assert_type(server.stats(), dict[str, Any])
+
+
 def serve_old(conn: runloom_c.TCPConn) -> None:
     conn.send_all(conn.recv(100))
 
