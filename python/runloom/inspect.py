@@ -68,12 +68,14 @@ _Frames = list[tuple[str, int | None, str]]
 
 
 def fibers(stacks: bool = False) -> list[dict[str, Any]]:
-    """One dict for each fiber that lives, as runloom_c.fibers(); with `stack`, its Python frames,
-    innermost first, when they are asked for."""
+    """One dict for each fiber that lives, as runloom_c.fibers(). When they are asked for, with
+    `stack`, its Python frames, and `native_stack`, the C++ frames in which it waits: both innermost
+    first."""
     found = sorted(runloom_c.fibers(), key=lambda each: each["id"])
     if stacks:
         for each in found:
             each["stack"] = _frames(each["id"])
+            each["native_stack"] = runloom_c._native_stack(each["id"])
     return found
 
 
@@ -85,13 +87,15 @@ def _frames(number: int) -> _Frames:
 
 
 def format(stacks: bool = False) -> str:
-    """All fibers as text: what each waits for and for how long, with its Python frames when they
-    are asked for, and below them how many are in which state."""
+    """All fibers as text: what each waits for and for how long; when they are asked for, with the
+    C++ frames in which it waits and its Python frames, innermost first; and below them how many
+    are in which state."""
     lines: list[str] = []
     states: dict[str, int] = {}
     for each in fibers(stacks):
         states[each["state"]] = states.get(each["state"], 0) + 1
         lines.append(_describe(each))
+        lines += [f"    at {frame}" for frame in each.get("native_stack", ())]
         for filename, lineno, name in each.get("stack", ()):
             lines.append(f'    File "{filename}", line {lineno}, in {name}')
     summary = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))

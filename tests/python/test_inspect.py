@@ -49,7 +49,10 @@ def test_fibers_say_what_they_wait_for() -> None:
             frames = seen[fibers["chan-wait"].id]["stack"]
             assert frames[0][2] == "wait_for_ever"
             assert inspect.stack(fibers["chan-wait"].id)[1] == frames
+            native = seen[fibers["io-wait"].id]["native_stack"]
+            assert any("runloom::net::Fd::recv" in frame for frame in native), native
             text = inspect.format(stacks=True)
+            assert f"    at {native[0]}" in text
             assert "in wait_for_ever" in text
             assert f"fd {ours.fileno()} (r)" in text
             assert "wakes in " in text

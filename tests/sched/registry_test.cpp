@@ -6,9 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "runloom/sched/event.hpp"
 #include "runloom/sched/fault.hpp"
 #include "runloom/sched/scheduler.hpp"
 #include "support/fiber_test.hpp"
@@ -165,6 +167,46 @@ TEST(RegistryRace, IsReadWhileFibersComeAndGo) {
   for (auto& reader : readers)
     reader.join();
   EXPECT_TRUE(ran);
+}
+
+// ---------------------------------------------------------------- parked stacks
+
+__attribute__((noinline)) void wait_in_the_innermost(Event& event) {
+  ASSERT_TRUE(event.wait());
+}
+__attribute__((noinline)) void wait_in_the_outer(Event& event) {
+  wait_in_the_innermost(event);
+  asm volatile("");  // no tail call
+}
+
+// Where a name stands in the frames; -1: nowhere.
+int position(const std::vector<std::string>& frames, std::string_view name) {
+  for (std::size_t i = 0; i < frames.size(); ++i)
+    if (frames[i].find(name) != std::string::npos) return static_cast<int>(i);
+  return -1;
+}
+
+TEST(ParkedStack, ShowsWhereAFiberWaits) {
+  test::run_fiber_test(test::fiber_test_options(1), [] {
+    const Scheduler& scheduler = *Scheduler::current();
+    Event event;
+    auto waiter = spawn([&] { wait_in_the_outer(event); });
+    const FiberId id = waiter.handle().id();
+    EXPECT_TRUE(scheduler.parked_stack(id).empty()) << "it has not begun";
+    this_fiber::yield();
+    for (int round = 0; round < 3; ++round) {
+      const auto frames = scheduler.parked_stack(id);
+      const int inner = position(frames, "wait_in_the_innermost");
+      const int outer = position(frames, "wait_in_the_outer");
+      EXPECT_GE(inner, 0);
+      EXPECT_GT(outer, inner);
+    }
+    EXPECT_TRUE(scheduler.parked_stack(this_fiber::id()).empty()) << "it runs";
+    event.set();
+    EXPECT_TRUE(waiter.join());
+    EXPECT_TRUE(scheduler.parked_stack(id).empty()) << "it has ended";
+    EXPECT_TRUE(scheduler.parked_stack(0).empty());
+  });
 }
 
 }  // namespace

@@ -156,6 +156,29 @@ PyObject* fiber_stack(PyObject*, PyObject* value) {
   return stack ? PyTuple_Pack(2, name.get(), stack.get()) : nullptr;
 }
 
+// _native_stack(id) -> its C++ frames, innermost first. No fiber of any home runs while the GIL is
+// held here.
+PyObject* native_stack(PyObject*, PyObject* value) {
+  const Ref number = Ref::steal(PyNumber_Index(value));
+  if (!number) return nullptr;
+  const unsigned long long id = PyLong_AsUnsignedLongLong(number.get());
+  if (PyErr_Occurred()) return nullptr;
+  return or_no_memory([&]() -> PyObject* {
+    std::vector<std::string> frames;
+    for (Home* home = first_home(); home && frames.empty(); home = home->next)
+      if (id > home->id_base) frames = home->scheduler.parked_stack(id - home->id_base);
+    const Ref list = Ref::steal(PyList_New(0));
+    for (const std::string& frame : frames) {
+      const Ref text =
+          Ref::steal(list ? PyUnicode_DecodeUTF8(frame.data(),
+                                                 static_cast<Py_ssize_t>(frame.size()), "replace")
+                          : nullptr);
+      if (!text || PyList_Append(list.get(), text.get()) < 0) return nullptr;
+    }
+    return Py_XNewRef(list.get());
+  });
+}
+
 PyObject* dump_fibers(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   static const char* const parameters[] = {"fd"};
   static const Signature signature{"dump_fibers", parameters, 1, 0, 1};
@@ -230,6 +253,7 @@ PyMethodDef functions[] = {
            "fibers($module, /)\n--\n\nOne dict for each fiber that lives, on any thread."),
     method("fiber_count", &fiber_count, METH_NOARGS,
            "fiber_count($module, /)\n--\n\nCount the fibers that live, on any thread."),
+    method("_native_stack", &native_stack, METH_O, nullptr),
     method("fiber_stack", &fiber_stack, METH_O,
            "fiber_stack($module, id, /)\n--\n\n"
            "Return (callable, frames): frames are (filename, lineno, name), innermost first."),

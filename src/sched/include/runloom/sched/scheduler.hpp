@@ -135,6 +135,11 @@ class Scheduler {
 
   // Live fibers. Any thread; the picture of other hubs is racy but never torn per field.
   std::vector<FiberInfo> fibers() const;
+  // The C++ frames of a fiber that is suspended, innermost first, for diagnostics:
+  // "function+0x12 (object)". Up to the first function that was compiled without frame pointers;
+  // empty for a fiber that runs, has not begun, or has ended. No fiber may run on the fiber's hub
+  // meanwhile: call it there.
+  std::vector<std::string> parked_stack(FiberId id) const;
   // A line per fiber and a state histogram, written to `fd`. Async-signal-safe.
   void dump(int fd) const noexcept;
 

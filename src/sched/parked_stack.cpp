@@ -1,0 +1,101 @@
+// The frames of a suspended stack, by its frame pointers. What was compiled without them ends the
+// walk: the library has them, most of a language's runtime below it has not.
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "context.hpp"
+#include "runloom/sched/scheduler.hpp"
+#include "scheduler_impl.hpp"
+#include "symbolize.hpp"
+
+namespace runloom {
+namespace {
+
+constexpr std::size_t kMostFrames = 64;
+
+bool is_code(std::uintptr_t address) noexcept {
+  Dl_info info{};
+  return ::dladdr(reinterpret_cast<void*>(address), &info) != 0;
+}
+
+// A stack that nobody runs on; words of it that the sanitizer keeps apart are read as well.
+class Stack {
+ public:
+  Stack(const void* pointer, const char* end) noexcept
+      : low_(reinterpret_cast<std::uintptr_t>(pointer)),
+        high_(reinterpret_cast<std::uintptr_t>(end)) {}
+
+  // A place for a frame: the caller's frame pointer, and the return address.
+  bool holds(std::uintptr_t frame) const noexcept {
+    return frame >= low_ && frame % sizeof(void*) == 0 && frame <= high_ - 2 * sizeof(void*);
+  }
+#if defined(__GNUC__)
+  __attribute__((no_sanitize("address", "thread")))
+#endif
+  static std::uintptr_t
+  word(std::uintptr_t at) noexcept {
+    return *reinterpret_cast<const volatile std::uintptr_t*>(at);
+  }
+  static std::uintptr_t return_address(std::uintptr_t frame) noexcept {
+    return word(frame + sizeof(void*));
+  }
+
+  // The frame of the function that made the switch: its frame pointer is among the registers that
+  // jump_fcontext has saved at the stack pointer. Where exactly depends on Boost's version; only
+  // it points to a frame above.
+  std::uintptr_t first() const noexcept {
+    constexpr std::size_t kSaved = 12;
+    for (std::size_t i = 0; i < kSaved; ++i) {
+      const std::uintptr_t at = low_ + i * sizeof(void*);
+      if (!holds(at)) break;
+      const std::uintptr_t frame = word(at);
+      if (holds(frame) && is_code(return_address(frame))) return frame;
+    }
+    return 0;
+  }
+
+ private:
+  std::uintptr_t low_, high_;
+};
+
+std::vector<void*> walk(const Stack& stack) {
+  std::vector<void*> out;
+  for (std::uintptr_t frame = stack.first(); frame != 0 && out.size() < kMostFrames;) {
+    const std::uintptr_t code = Stack::return_address(frame);
+    if (!is_code(code)) break;
+    out.push_back(reinterpret_cast<void*>(code));
+    const std::uintptr_t above = Stack::word(frame);
+    frame = above > frame && stack.holds(above) ? above : 0;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> Scheduler::parked_stack(FiberId id) const {
+  const void* pointer = nullptr;
+  const char* end = nullptr;
+  detail::for_each_slot([&](detail::StackSlot& slot) {
+    if (slot.id.load(std::memory_order_relaxed) != id) return;
+    detail::with_fiber(slot, this, [&](const detail::Fiber& fiber) {
+      const auto state = fiber.state.load(std::memory_order_relaxed);
+      if (state != detail::FiberState::parked && state != detail::FiberState::runnable) return;
+      pointer = fiber.context.stack_pointer();
+      end = static_cast<const char*>(fiber.frame);
+    });
+  });
+  std::vector<std::string> out;
+  if (!pointer) return out;
+  const std::vector<void*> frames = walk(Stack(pointer, end));
+  out.reserve(frames.size());
+  for (void* frame : frames)
+    out.push_back(detail::describe_frame(frame, true));
+  return out;
+}
+
+}  // namespace runloom
