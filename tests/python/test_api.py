@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import pickle
+import pydoc
 import re
 from pathlib import Path
 from typing import Any
@@ -390,6 +392,18 @@ def test_every_method_of_the_package_is_explained(kind: type) -> None:
             value = value.__func__
         if callable(value) or isinstance(value, property) or hasattr(value, "__get__"):
             assert value.__doc__, f"{kind.__qualname__}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("home", ["runloom", "runloom.sync"])
+def test_fiber_has_the_name_that_programs_use(home: str) -> None:
+    fiber = find(home).fiber
+    assert (fiber.__module__, fiber.__name__) == (home, "fiber")
+    assert pickle.loads(pickle.dumps(fiber)) is fiber
+    assert (
+        pydoc.render_doc(fiber, renderer=pydoc.plaintext)
+        .splitlines()[2]
+        .startswith("fiber(fn, /, *args,")
+    )
 
 
 def test_keys_of_dicts() -> None:

@@ -401,19 +401,33 @@ PyMethodDef functions[] = {
                 "warmup($module, n, stack_size=None)\n--\n\n"
                 "Have the stacks of n fibers ready; returns how many are."),
     fast_method("prewarm", &warmup, "prewarm($module, n, stack_size=None)\n--\n\nAs warmup()."),
-    fast_method("_friendly_fiber", &friendly_fiber,
-                "_friendly_fiber($module, fn, /, *args, stack_size=None, **kwargs)\n--\n\n"
-                "Start a fiber that calls fn(*args, **kwargs), and return its handle."),
-    fast_method("_sync_fiber", &sync_fiber,
-                "_sync_fiber($module, fn, /, *args, **kwargs)\n--\n\n"
-                "Start a fiber that calls fn(*args, **kwargs), and return its handle."),
     {},
 };
+
+// What the packages call fiber(). They know where programs find them, so that help() shows that
+// name and a pickle finds them there.
+PyMethodDef friendly =
+    fast_method("fiber", &friendly_fiber,
+                "fiber($module, fn, /, *args, stack_size=None, **kwargs)\n--\n\n"
+                "Start a fiber that calls fn(*args, **kwargs), and return its handle.");
+PyMethodDef simple =
+    fast_method("fiber", &sync_fiber,
+                "fiber($module, fn, /, *args, **kwargs)\n--\n\n"
+                "Start a fiber that calls fn(*args, **kwargs), and return its handle.");
+
+bool add_for(PyObject* module, const char* package, const char* attribute, PyMethodDef& method) {
+  const Ref home = Ref::steal(PyUnicode_FromString(package));
+  if (!home) return false;
+  const Ref function = Ref::steal(PyCFunction_NewEx(&method, module, home.get()));
+  return function && PyModule_AddObjectRef(module, attribute, function.get()) == 0;
+}
 
 }  // namespace
 
 bool add_spawn_functions(PyObject* module) {
-  return PyModule_AddFunctions(module, functions) == 0;
+  return PyModule_AddFunctions(module, functions) == 0 &&
+         add_for(module, "runloom", "_friendly_fiber", friendly) &&
+         add_for(module, "runloom.sync", "_sync_fiber", simple);
 }
 
 }  // namespace runloom::python
