@@ -1,8 +1,9 @@
 #include "runloom/sched/select.hpp"
 
 #include <cstdint>
-#include <memory>
+#include <memory_resource>
 #include <new>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,8 @@ class Case {
       default:
         break;
     }
-    return payload ? Py_BuildValue("(nO)", static_cast<Py_ssize_t>(index), payload.get()) : nullptr;
+    const Ref number = Ref::steal(payload ? PyLong_FromSize_t(index) : nullptr);
+    return number ? PyTuple_Pack(2, number.get(), payload.get()) : nullptr;
   }
 
  private:
@@ -106,39 +108,53 @@ class Case {
   };
 };
 
-using CasePtr = std::unique_ptr<Case>;
+// Memory of one select(), on its own stack for as many cases as most have: a select that finds
+// something ready would spend half of its time in the allocator.
+class Arena {
+ public:
+  template <class... Args>
+  Case* make(Args&&... args) {
+    return new (memory_.allocate(sizeof(Case), alignof(Case))) Case(std::forward<Args>(args)...);
+  }
+  std::pmr::memory_resource* resource() noexcept { return &memory_; }
+
+ private:
+  static constexpr std::size_t kInline = 4 * (sizeof(Case) + 3 * sizeof(void*));
+  alignas(Case) std::byte bytes_[kInline];
+  std::pmr::monotonic_buffer_resource memory_{bytes_, sizeof bytes_};
+};
 
 // ---------------------------------------------------------------- from what Python gives
 
-CasePtr fail_case(PyObject* type, Py_ssize_t index, const char* what) {
+Case* fail_case(PyObject* type, Py_ssize_t index, const char* what) {
   PyErr_Format(type, "select case %zd %s", index, what);
   return nullptr;
 }
 
-CasePtr of_event(PyObject* object, Py_ssize_t index) {
+Case* of_event(Arena& arena, PyObject* object, Py_ssize_t index) {
   if (!PyObject_TypeCheck(object, event_type))
     return fail_case(PyExc_TypeError, index, "needs an Event");
-  return std::make_unique<Case>(object, unwrap<Event>(object));
+  return arena.make(object, unwrap<Event>(object));
 }
 
-CasePtr of_descriptor(PyObject* object, unsigned direction) {
+Case* of_descriptor(Arena& arena, PyObject* object, unsigned direction) {
   // Bytes that have left the descriptor make nothing readable there.
   const bool has_bytes =
       direction == net::kRead && ((is_tls(object) && as_tls(object).stream.pending() != 0) ||
                                   (is_socket(object) && as_socket(object).unread));
-  if (has_bytes) return std::make_unique<Case>(object, always());
+  if (has_bytes) return arena.make(object, always());
   int fd;
   if (!to_fd(object, fd)) return nullptr;
-  return std::make_unique<Case>(object, fd, direction);
+  return arena.make(object, fd, direction);
 }
 
-CasePtr of_time(PyObject* value) {
+Case* of_time(Arena& arena, PyObject* value) {
   double seconds;
   if (!to_seconds(value, "seconds", seconds)) return nullptr;
-  return std::make_unique<Case>(after_seconds(seconds));
+  return arena.make(after_seconds(seconds));
 }
 
-CasePtr to_case(PyObject* object, Py_ssize_t index) {
+Case* to_case(Arena& arena, PyObject* object, Py_ssize_t index) {
   static constexpr char kShape[] =
       "must be ('recv', chan), ('send', chan, value), ('event', event), ('readable', socket), "
       "('writable', socket) or ('after', seconds)";
@@ -150,31 +166,41 @@ CasePtr to_case(PyObject* object, Py_ssize_t index) {
   const Ref what = Ref::share(size > 1 ? PySequence_Fast_GET_ITEM(object, 1) : nullptr);
   const Ref value = Ref::share(size > 2 ? PySequence_Fast_GET_ITEM(object, 2) : nullptr);
   if (!what || !PyUnicode_Check(name.get())) return fail_case(PyExc_TypeError, index, kShape);
-  const auto is = [&](const char* text) {
-    return PyUnicode_CompareWithASCIIString(name.get(), text) == 0;
+  const auto is = [&](std::string_view text) {
+    return PyUnicode_IS_COMPACT_ASCII(name.get()) &&
+           text == std::string_view(static_cast<const char*>(PyUnicode_DATA(name.get())),
+                                    static_cast<std::size_t>(PyUnicode_GET_LENGTH(name.get())));
   };
   const bool sends = is("send");
   if (size != (sends ? 3 : 2)) return fail_case(PyExc_ValueError, index, kShape);
   if (sends || is("recv")) {
     if (!PyObject_TypeCheck(what.get(), chan_type))
       return fail_case(PyExc_TypeError, index, "needs a Chan");
-    return sends ? std::make_unique<Case>(what.get(), value.get())
-                 : std::make_unique<Case>(what.get());
+    return sends ? arena.make(what.get(), value.get()) : arena.make(what.get());
   }
-  if (is("event")) return of_event(what.get(), index);
-  if (is("readable")) return of_descriptor(what.get(), net::kRead);
-  if (is("writable")) return of_descriptor(what.get(), net::kWrite);
-  if (is("after")) return of_time(what.get());
+  if (is("event")) return of_event(arena, what.get(), index);
+  if (is("readable")) return of_descriptor(arena, what.get(), net::kRead);
+  if (is("writable")) return of_descriptor(arena, what.get(), net::kWrite);
+  if (is("after")) return of_time(arena, what.get());
   return fail_case(PyExc_ValueError, index, kShape);
 }
 
 struct Cases {
-  std::vector<CasePtr> cases;
-  std::vector<SelectSource*> sources;
-  std::vector<std::size_t> indices;  // of the sources, among the cases
-  Deadline deadline;                 // the soonest time among the cases
-  std::size_t timer = 0;             // its case
-  bool shared = false;               // an OS thread may end it
+  Cases() = default;
+  Cases(const Cases&) = delete;
+  Cases& operator=(const Cases&) = delete;
+  ~Cases() {
+    for (Case* each : cases)
+      each->~Case();
+  }
+
+  Arena arena;
+  std::pmr::vector<Case*> cases{arena.resource()};
+  std::pmr::vector<SelectSource*> sources{arena.resource()};
+  std::pmr::vector<std::size_t> indices{arena.resource()};  // of the sources, among the cases
+  Deadline deadline;                                        // the soonest time among the cases
+  std::size_t timer = 0;                                    // its case
+  bool shared = false;                                      // an OS thread may end it
 
   bool take(PyObject* sequence) {
     if (PyObject_TypeCheck(sequence, chan_type)) {  // it would be drained for cases
@@ -193,16 +219,17 @@ struct Cases {
     indices.reserve(count);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
       const Ref item = Ref::share(PySequence_Fast_GET_ITEM(list.get(), i));
-      auto made = to_case(item.get(), i);
+      Case* const made = to_case(arena, item.get(), i);
       if (!made) return false;
-      add(std::move(made));
+      add(made);
     }
     return true;
   }
 
  private:
-  void add(CasePtr made) {
+  void add(Case* made) {
     const std::size_t index = cases.size();
+    cases.push_back(made);  // there is room
     if (SelectSource* const source = made->source()) {
       sources.push_back(source);
       indices.push_back(index);
@@ -211,7 +238,6 @@ struct Cases {
       deadline = made->deadline();
       timer = index;
     }
-    cases.push_back(std::move(made));
   }
 };
 
