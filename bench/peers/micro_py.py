@@ -19,6 +19,8 @@ YIELDS = 40_000
 SPAWNS = 40_000
 AT_ONCE = [100, 2_000]
 ROUND_TRIPS = 20_000
+SELECTS = 2_000
+CALLS = 2_000
 
 
 def noop():
@@ -41,6 +43,13 @@ def timed(body):
     start = time.process_time_ns()
     body()
     return time.process_time_ns() - start
+
+
+def timed_by_the_wall(body):
+    """For what happens on several threads, one after the other."""
+    start = time.perf_counter_ns()
+    body()
+    return time.perf_counter_ns() - start
 
 
 def memory(resident="VmRSS"):
@@ -105,6 +114,73 @@ class Runloom:
         self.spawn(back)
         self.c.run()
 
+    def locks(self, count):
+        if hasattr(self.c, "Lock"):
+            lock = self.c.Lock()
+            acquire, release = lock.acquire, lock.release
+        else:
+            lock = self.c.Mutex()
+            acquire, release = lock.lock, lock.unlock
+
+        def loop():
+            for _ in range(count):
+                acquire()
+                release()
+
+        self.spawn(loop)
+        self.c.run()
+
+    def wakes(self, count):
+        """A wakes B, which is parked, and lets it run."""
+        park, sched_yield = self.c.park_self, self.c.sched_yield
+
+        def parks():
+            for _ in range(count):
+                park()
+
+        def main():
+            other = self.spawn(parks)
+            sched_yield()
+            wake = other.wake
+            for _ in range(count):
+                wake()
+                sched_yield()
+
+        self.spawn(main)
+        self.c.run()
+
+    def selects(self, count):
+        """Of two channels that both have something; the sends before are not timed."""
+        select = self.c.select
+        took = []
+
+        def main():
+            left, right = self.c.Chan(count), self.c.Chan(count)
+            for _ in range(count):
+                left.send(1)
+                right.send(1)
+            cases = [("recv", left), ("recv", right)]
+
+            def loop():
+                for _ in range(count):
+                    select(cases)
+
+            took.append(timed(loop))
+
+        self.spawn(main)
+        self.c.run()
+        return took[0]
+
+    def threads(self, count):
+        blocking = self.c.blocking
+
+        def loop():
+            for _ in range(count):
+                blocking(int)
+
+        self.spawn(loop)
+        self.c.run()
+
     def park(self, count):
         never = self.c.Chan(0)
         grown = []
@@ -126,6 +202,7 @@ class Gevent:
     def __init__(self):
         import gevent
         import gevent.event
+        import gevent.lock
         import gevent.queue
 
         self.gevent = gevent
@@ -158,6 +235,18 @@ class Gevent:
                 pong.put(1)
 
         self.gevent.joinall([self.gevent.spawn(there), self.gevent.spawn(back)])
+
+    def locks(self, count):
+        lock = self.gevent.lock.BoundedSemaphore()
+        acquire, release = lock.acquire, lock.release
+        for _ in range(count):
+            acquire()
+            release()
+
+    def threads(self, count):
+        spawn = self.gevent.get_hub().threadpool.spawn
+        for _ in range(count):
+            spawn(int).get()
 
     def park(self, count):
         never = self.gevent.event.Event()
@@ -239,6 +328,14 @@ class Asyncio:
 
         asyncio.run(main())
 
+    def threads(self, count):
+        async def main():
+            run_in_executor = asyncio.get_running_loop().run_in_executor
+            for _ in range(count):
+                await run_in_executor(None, int)
+
+        asyncio.run(main())
+
     def park(self, count):
         async def main():
             never = asyncio.Event()
@@ -270,12 +367,20 @@ def main():
         cases = [
             ("sched_yield", "yields", YIELDS),
             ("Chan round trip", "round_trips", ROUND_TRIPS),
+            ("Lock acquire+release", "locks", YIELDS),
+            ("park+wake+yield", "wakes", ROUND_TRIPS),
         ]
         for case, name, count in cases:
             body = getattr(kind, name, None)
             if body:
                 best = min(timed(lambda: body(count)) for _ in range(3))  # noqa: B023
                 report(case, best / count, "ns")
+        if hasattr(kind, "selects"):
+            best = min(kind.selects(SELECTS) for _ in range(5))
+            report("select, 2 channels ready", best / SELECTS, "ns")
+        if hasattr(kind, "threads"):
+            best = min(timed_by_the_wall(lambda: kind.threads(CALLS)) for _ in range(5))
+            report("call on a thread", best / CALLS, "ns")
         for count in AT_ONCE:
             rounds = SPAWNS // count
             best = min(timed(lambda: kind.spawns(count, noop, rounds)) for _ in range(3))  # noqa: B023

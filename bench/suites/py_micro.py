@@ -15,6 +15,10 @@ WARM_GOALS: Values = {
     ("spawn+run, 100 at once", "ns"): 200,
     ("spawn+run, 2000 at once", "ns"): 200,
     ("Chan round trip", "ns"): 250,
+    ("Lock acquire+release", "ns"): 60,
+    ("park+wake+yield", "ns"): 200,
+    ("select, 2 channels ready", "ns"): 200,
+    ("call on a thread", "ns"): 8000,
 }
 MANY_GOALS: Values = {("spawn+run, 100000 live at once", "ns"): 6000}
 
