@@ -213,6 +213,19 @@ def python_tests(context: Context) -> Results:
     return results
 
 
+def soak(context: Context) -> Results:
+    """Half an hour of real clients, beside a server of each kind."""
+    require(files("tests/python/test_soak.py"), "there is no soak test")
+    return pytest(
+        context.python,
+        "half an hour of servers under real clients",
+        ["tests/python/test_soak.py"],
+        limit=45 * MINUTE,
+        log="soak",
+        environment={"RUNLOOM_SOAK_SECONDS": "1800"},
+    )
+
+
 def python_asan(context: Context) -> Results:
     """The Python tests with a module, core included, that the sanitizers watch.
 
@@ -347,6 +360,14 @@ STAGES = [
         "Python tests under the sanitizers; only with --full or by name",
         40,
         python_asan,
+        ("extensions",),
+        on_request=True,
+    ),
+    Stage(
+        "soak",
+        "half an hour of servers under real clients; only with --full or by name",
+        45,
+        soak,
         ("extensions",),
         on_request=True,
     ),
