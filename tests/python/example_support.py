@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -43,6 +44,7 @@ class Example:
             stderr=subprocess.PIPE,
             text=True,
         )
+        atexit.register(self.process.kill)  # also of a test that failed
         self.stderr = ""
         assert self.process.stdout is not None
         killer = threading.Timer(LIMIT, self.process.kill)
