@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiber_support import LIMIT, output, run, until
+from fiber_support import LIMIT, output, run, script, until
 from socket_support import parked_on, read_all, reset
 from tls_support import BOTH, NATIVE, client_context, server_context
 
@@ -923,6 +923,43 @@ def test_exit_while_it_serves() -> None:
         )
         == "ended\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("os._exit(7)", 7), ("return", 0), ("raise ValueError('child')", 0)]
+)
+def test_K02_a_handler_may_fork(end: str, code: int) -> None:
+    """The child has this fiber alone, and ends when that does; the parent serves on."""
+    done = script(
+        f"""
+        import os, warnings
+        import runloom, runloom.sync as sync
+
+        warnings.simplefilter("ignore")  # of fork() in a process with threads
+
+        def handle(conn):
+            pid = os.fork()
+            if pid == 0:
+                {end}
+            _, status = runloom.blocking(os.waitpid, pid, 0)
+            conn.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+
+        def main():
+            server = sync.Server(handle)
+            address = server.listen("127.0.0.1", 0)
+            serving = sync.fiber(server.serve)
+            for _ in range(2):
+                with sync.tcp_connect(*address) as conn:
+                    print(conn.recv(10), os.getpid() == parent, flush=True)
+            server.stop()
+            serving.join()
+
+        parent = os.getpid()
+        sync.run(main)
+        """
+    )
+    assert done.returncode == 0, done
+    assert done.stdout == f"{str(code).encode()!r} True\n" * 2
 
 
 def test_s20_many_connections_leave_nothing() -> None:
