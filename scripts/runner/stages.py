@@ -219,7 +219,7 @@ def soak(context: Context) -> Results:
     return pytest(
         context.python,
         "half an hour of servers under real clients",
-        ["tests/python/test_soak.py"],
+        ["tests/python/test_soak.py", "-o", "faulthandler_timeout=2700"],
         limit=45 * MINUTE,
         log="soak",
         environment={"RUNLOOM_SOAK_SECONDS": "1800"},
