@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 import runloom_c
+
+if wrapper := os.environ.get("RUNLOOM_SANITIZED"):
+    # Interpreters that tests start need the sanitizers' library; other programs may hang with it.
+    sys.executable = wrapper
+    os.environ.pop("LD_PRELOAD", None)
 
 
 @pytest.fixture(autouse=True)

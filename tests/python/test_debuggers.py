@@ -541,12 +541,17 @@ def test_P08_dumps_while_everything_moves() -> None:
                 runloom_c.sched_sleep(0.002)
             over.set()
 
-        signal.signal(signal.SIGALRM, lambda *_: look("signal"))
-        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        def handler(*_):
+            look("signal")
+            if not over.is_set():
+                signal.setitimer(signal.ITIMER_REAL, 0.001)  # the next one, when this one is over
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
         other = threading.Thread(target=thread)
         other.start()
         runloom_c._run_main(main)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         other.join()
         assert min(counts.values()) >= 100, counts
         print("whole")
