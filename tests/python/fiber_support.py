@@ -15,10 +15,15 @@ import pytest
 import runloom_c
 
 LIMIT = 10.0  # seconds after which something hangs
-# The sanitizers' allocator ends the process where operator new would throw.
-new_throws = pytest.mark.skipif(
-    bool(os.environ.get("RUNLOOM_SANITIZED")), reason="under asan operator new does not throw"
-)
+
+
+def not_under_asan(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(bool(os.environ.get("RUNLOOM_SANITIZED")), reason=f"asan {reason}")
+
+
+new_throws = not_under_asan("ends the process where operator new would throw")
+faults_are_ours = not_under_asan("handles the signals of faults itself")
+memory_is_returned = not_under_asan("keeps what is freed for a while")
 
 
 def run(main: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiber_support import LIMIT, output, parked, run, script, until
+from fiber_support import LIMIT, faults_are_ours, output, parked, run, script, until
 from socket_support import failure, pair
 
 import runloom
@@ -261,6 +261,7 @@ def crash(
 WILD = "ctypes.string_at(8)"
 
 
+@faults_are_ours
 def test_a_wild_pointer_is_told_from_an_overflow() -> None:
     done = crash(WILD)
     assert done.returncode == -signal.SIGSEGV
@@ -271,6 +272,7 @@ def test_a_wild_pointer_is_told_from_an_overflow() -> None:
     assert "outside of fibers" in done.stderr
 
 
+@faults_are_ours
 def test_an_overflow_is_named() -> None:
     # Frames of C that no limit of the interpreter counts.
     deep = "deep = ctypes.CDLL(None); f = ctypes.PYFUNCTYPE(None)(lambda: f()); f()"
@@ -284,6 +286,7 @@ def test_an_overflow_is_named() -> None:
     assert "in fiber" in done.stderr
 
 
+@faults_are_ours
 def test_levels(tmp_path: Path) -> None:
     report = tmp_path / "report"
     done = crash(WILD, f"inspect.install_crash_handler('all', {str(report)!r})")
@@ -317,6 +320,7 @@ def test_the_handler_can_be_taken_away() -> None:
     assert signal.getsignal(signal.SIGSEGV) == before
 
 
+@faults_are_ours
 def test_a_stopped_program_waits_for_a_debugger() -> None:
     code = CRASH.format(
         install="inspect.install_crash_handler('wait')", installed=True, crash=WILD,

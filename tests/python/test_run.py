@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fiber_support import LIMIT, parked, run, script
+from fiber_support import LIMIT, memory_is_returned, parked, run, script
 
 import runloom
 import runloom.sync
@@ -531,6 +531,7 @@ def test_the_gil_is_released_while_all_wait() -> None:
     assert len(counted) == 20
 
 
+@memory_is_returned
 def test_P12_runs_do_not_grow_the_process() -> None:
     def resident() -> int:
         with open("/proc/self/statm") as file:
@@ -550,6 +551,7 @@ def test_P12_runs_do_not_grow_the_process() -> None:
     assert sys.getrefcount(cycle) < 10
 
 
+@memory_is_returned
 def test_P12_spawns_and_stacks_do_not_grow_the_process() -> None:
     def resident() -> int:
         with open("/proc/self/statm") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from fiber_support import output, script
+from fiber_support import memory_is_returned, output, script
 
 pytestmark = pytest.mark.version_sensitive
 
@@ -265,6 +265,7 @@ def test_daemon_threads_do_not_disturb_the_end(wait: str) -> None:
     assert output(program(code)) == "end\n"
 
 
+@memory_is_returned
 def test_many_short_lived_threads() -> None:
     code = """
         def work():
