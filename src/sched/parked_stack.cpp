@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "context.hpp"
@@ -75,6 +76,29 @@ std::vector<void*> walk(const Stack& stack) {
   return out;
 }
 
+// A program's fibers wait in few places, and to name one is to read the object's symbols. Whoever
+// finds another at it reads for himself: that one may be a thread that a fork has left behind.
+class Names {
+ public:
+  std::string of(void* frame) {
+    const std::unique_lock hold(mutex_, std::try_to_lock);
+    if (!hold) return detail::describe_frame(frame, true);
+    if (const auto at = known_.find(frame); at != known_.end()) return at->second;
+    if (known_.size() >= kMost) known_.clear();
+    return known_.emplace(frame, detail::describe_frame(frame, true)).first->second;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 4096;
+  std::mutex mutex_;
+  std::unordered_map<void*, std::string> known_;
+};
+
+Names& names() {
+  static auto* const all = new Names;  // used until the process ends
+  return *all;
+}
+
 }  // namespace
 
 std::vector<std::string> Scheduler::parked_stack(FiberId id) const {
@@ -94,7 +118,7 @@ std::vector<std::string> Scheduler::parked_stack(FiberId id) const {
   const std::vector<void*> frames = walk(Stack(pointer, end));
   out.reserve(frames.size());
   for (void* frame : frames)
-    out.push_back(detail::describe_frame(frame, true));
+    out.push_back(names().of(frame));
   return out;
 }
 
