@@ -328,6 +328,51 @@ class Asyncio:
 
         asyncio.run(main())
 
+    def locks(self, count):
+        async def main():
+            lock = asyncio.Lock()
+            for _ in range(count):
+                await lock.acquire()
+                lock.release()
+
+        asyncio.run(main())
+
+    def wakes(self, count):
+        async def main():
+            woken = asyncio.Event()
+
+            async def parks():
+                for _ in range(count):
+                    await woken.wait()
+                    woken.clear()
+
+            other = asyncio.create_task(parks())
+            await asyncio.sleep(0)
+            for _ in range(count):
+                woken.set()
+                await asyncio.sleep(0)
+            await other
+
+        asyncio.run(main())
+
+    def selects(self, count):
+        """The first of two tasks that each take from a queue; the other is cancelled."""
+
+        async def main():
+            left, right = asyncio.Queue(), asyncio.Queue()
+            for _ in range(count):
+                left.put_nowait(1)
+                right.put_nowait(1)
+            start = time.process_time_ns()
+            for _ in range(count // 2):  # both have taken one by then
+                tasks = [asyncio.create_task(queue.get()) for queue in (left, right)]
+                _, late = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in late:
+                    task.cancel()
+            return 2 * (time.process_time_ns() - start)
+
+        return asyncio.run(main())
+
     def threads(self, count):
         async def main():
             run_in_executor = asyncio.get_running_loop().run_in_executor

@@ -4,13 +4,13 @@
 #define CARES_NO_DEPRECATED
 #include <ares.h>
 #include <netinet/tcp.h>
-#include <sys/random.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -255,8 +255,8 @@ void Channel::close_retired() noexcept {
 // Never one that is in flight here. 60,000 questions at a time leave enough.
 std::uint16_t Channel::fresh_id() {
   for (;;) {
-    std::uint16_t id = 0;
-    if (::getrandom(&id, sizeof id, 0) != sizeof id) continue;
+    // It has another source where getrandom(2) is forbidden, and ends the process without any.
+    const auto id = static_cast<std::uint16_t>(::arc4random());
     if (!by_id_.contains(id)) return id;
   }
 }
