@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "map_reserve.hpp"
 #include "process.hpp"
 
 #ifndef MADV_GUARD_INSTALL
@@ -26,7 +27,9 @@ SpinLock classes_lock{LockRank::pool};  // held while one is added
 std::atomic<std::uint64_t> carved_total{0}, in_classes{0}, trimmed_total{0};
 
 std::error_code guard_error(int err) noexcept {
-  return err == ENOMEM ? make_error_code(Errc::map_limit) : errno_code(err);
+  if (err != ENOMEM) return errno_code(err);
+  MapReserve::release();
+  return make_error_code(Errc::map_limit);
 }
 
 // Drops the memory of a free stack. The fiber's wait word survives in the slot.
@@ -99,6 +102,10 @@ StackSlot* StackClass::carve(GuardMode guard, std::error_code& error) noexcept {
     current_ = slab;
   }
   StackSlot& slot = current_->slot[current_->carved.load(std::memory_order_relaxed)];
+  if (!current_->madvise_guard && !MapReserve::hold()) {
+    error = make_error_code(Errc::map_limit);
+    return nullptr;
+  }
   char* below = slot.low() - kGuard;
   const int failed = current_->madvise_guard ? ::madvise(below, kGuard, MADV_GUARD_INSTALL)
                                              : ::mprotect(below, kGuard, PROT_NONE);
