@@ -330,7 +330,9 @@ def redis(store):
 
 def main():
     options = example.parser(__doc__, port=6379).parse_args()
-    example.run(lambda: example.serve(options.host, options.port, redis(Store())))
+    # What is no protocol is answered before the connection is closed; it lingers, so that a client
+    # that still sends reads that answer.
+    example.run(lambda: example.serve(options.host, options.port, redis(Store()), linger=1))
 
 
 if __name__ == "__main__":
