@@ -358,7 +358,7 @@ STAGES = [
     ),
     Stage("extensions", "build the Python module for each Python", 5, extensions, ("core",)),
     Stage("cpp", "C++ tests, examples, and a consumer of the install tree", 5, cpp, ("core",)),
-    Stage("python", "Python tests", 6, python_tests, ("extensions",)),
+    Stage("python", "Python tests", 8, python_tests, ("extensions",)),
     Stage("asan", "C++ tests under the address and undefined-behaviour sanitizers", 12, asan),
     Stage(
         "python-asan",
