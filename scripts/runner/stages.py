@@ -251,9 +251,11 @@ def python_asan(context: Context) -> Results:
         log="asan-python",
         environment={
             **SANITIZER_OPTIONS,
-            # What an interpreter has at its end is no leak; what is too large is a MemoryError.
+            # What an interpreter has at its end is no leak; what is too large is a MemoryError. The
+            # interpreter has no frame pointers: a stack of each allocation would be another one
+            # almost every time, and all are kept.
             "ASAN_OPTIONS": f"{SANITIZER_OPTIONS['ASAN_OPTIONS']}:detect_leaks=0"
-            ":allocator_may_return_null=1",
+            ":allocator_may_return_null=1:malloc_context_size=1",
             "LD_PRELOAD": preload,
             "PYTHONMALLOC": "malloc",
             "PYTHONPATH": f"{directory / 'lib'}:{ROOT / 'python'}",
