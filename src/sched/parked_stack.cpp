@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "context.hpp"
@@ -46,34 +47,40 @@ class Stack {
     return word(frame + sizeof(void*));
   }
 
-  // The frame of the function that made the switch: its frame pointer is among the registers that
-  // jump_fcontext has saved at the stack pointer. Where exactly depends on Boost's version; only
-  // it points to a frame above.
-  std::uintptr_t first() const noexcept {
-    constexpr std::size_t kSaved = 12;
-    for (std::size_t i = 0; i < kSaved; ++i) {
-      const std::uintptr_t at = low_ + i * sizeof(void*);
-      if (!holds(at)) break;
-      const std::uintptr_t frame = word(at);
-      if (holds(frame) && is_code(return_address(frame))) return frame;
-    }
-    return 0;
+  // The frame pointer of the function that made the switch is among the registers that
+  // jump_fcontext has saved at the stack pointer; where, depends on Boost's version. Another
+  // register may point to a frame, too, but to one further up, or to what is none.
+  static constexpr std::size_t kSaved = 12;
+  std::uintptr_t saved(std::size_t index) const noexcept {
+    const std::uintptr_t at = low_ + index * sizeof(void*);
+    return holds(at) ? word(at) : 0;
   }
 
  private:
   std::uintptr_t low_, high_;
 };
 
-std::vector<void*> walk(const Stack& stack) {
+std::vector<void*> walk_from(const Stack& stack, std::uintptr_t frame) {
   std::vector<void*> out;
-  for (std::uintptr_t frame = stack.first(); frame != 0 && out.size() < kMostFrames;) {
+  while (stack.holds(frame) && out.size() < kMostFrames) {
     const std::uintptr_t code = Stack::return_address(frame);
     if (!is_code(code)) break;
     out.push_back(reinterpret_cast<void*>(code));
     const std::uintptr_t above = Stack::word(frame);
-    frame = above > frame && stack.holds(above) ? above : 0;
+    if (above <= frame) break;
+    frame = above;
   }
   return out;
+}
+
+// The longest walk begins at the innermost frame.
+std::vector<void*> walk(const Stack& stack) {
+  std::vector<void*> longest;
+  for (std::size_t i = 0; i < Stack::kSaved; ++i) {
+    auto frames = walk_from(stack, stack.saved(i));
+    if (frames.size() > longest.size()) longest = std::move(frames);
+  }
+  return longest;
 }
 
 // A program's fibers wait in few places, and to name one is to read the object's symbols. Whoever
