@@ -14,9 +14,8 @@ void take_gil(PyThreadState* state);
 [[noreturn]] void stop_thread() noexcept;
 
 // Calls fn, which may take the GIL or run Python code, on a stack that pthread_exit() can't unwind.
-// libstdc++ has no object for the reference, which ubsan would tell of.
 template <class Fn>
-__attribute__((no_sanitize("null"))) auto keep_stack(Fn&& fn) {
+auto keep_stack(Fn&& fn) {
   try {
     return fn();
   } catch (const abi::__forced_unwind&) {
