@@ -18,16 +18,16 @@ std::string text_of(const std::exception_ptr& exception) {
   }
 }
 
-void print(const ServerReport& report) {
+}  // namespace
+
+std::string to_string(const ServerReport& report) {
   std::string line = "runloom: server: ";
   line.append(to_string(report.fault)).append(": ").append(report.text);
   if (report.peer.family() != AF_UNSPEC) line += " (client " + report.peer.to_string() + ")";
   if (report.left_out > 0) line += "; " + std::to_string(report.left_out) + " more before it";
   line += '\n';
-  std::fputs(line.c_str(), stderr);
+  return line;
 }
-
-}  // namespace
 
 const char* to_string(ServerFault fault) noexcept {
   switch (fault) {
@@ -96,7 +96,7 @@ void FaultLog::add(ServerFault fault, std::error_code error, const Address& peer
     if (report_) {
       report_(report);
     } else {
-      print(report);
+      std::fputs(to_string(report).c_str(), stderr);
     }
   } catch (...) {
     std::fputs("runloom: server: a report failed\n", stderr);

@@ -233,3 +233,15 @@ def test_a_case_that_changes_its_list() -> None:
             assert select(cases) == (0, None)
 
     run(main)
+
+
+def test_the_name_of_a_case_may_be_of_a_subclass_of_str() -> None:
+    class Name(str):
+        pass
+
+    def main() -> None:
+        channel = sync.Chan(1)
+        assert sync.select([(Name("send"), channel, 5)]) == (0, None)
+        assert sync.select([(Name("recv"), channel)]) == (0, (5, True))
+
+    run(main)

@@ -286,6 +286,23 @@ def test_an_oserror_of_something_else_is_a_fault() -> None:
     run(main)
 
 
+def test_the_use_of_what_the_handler_has_closed_is_a_fault() -> None:
+    reports: list[sync.ServerReport] = []
+
+    def handle(conn: Any) -> None:
+        conn.close()
+        conn.recv(1)
+
+    def main() -> None:
+        with serving(handle, report=reports.append) as (_, address):
+            assert ask(address) == b""
+        [report] = reports
+        assert isinstance(report.error, OSError)
+        assert report.error.errno == errno.EBADF
+
+    run(main)
+
+
 # ---- limits ----
 
 
@@ -708,6 +725,29 @@ def test_a_handshake_that_fails_is_reported(kind: str, tmp_path: Path) -> None:
         assert isinstance(report.error, ssl.SSLError)
 
     run(main)
+
+
+def test_handshakes_that_fail_together_leave_nothing(tmp_path: Path) -> None:
+    """Most of them are not reported, and what they raised is let go all the same."""
+
+    def errors() -> int:
+        gc.collect()
+        return sum(isinstance(each, ssl.SSLError) for each in gc.get_objects())
+
+    def main() -> None:
+        context = server_context(NATIVE, tmp_path)
+        with serving(echo, context=context, report=lambda _: None) as (server, address):
+            clients = [sync.tcp_connect(*address) for _ in range(20)]
+            until(lambda: server.stats()["active"] == 20)
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            until(lambda: server.stats()["faults"]["handshake"] == 20)
+            for client in clients:
+                client.close()
+
+    before = errors()
+    run(main)
+    assert errors() <= before
 
 
 @pytest.mark.parametrize("kind", BOTH)

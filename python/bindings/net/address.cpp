@@ -180,6 +180,13 @@ PyObject* from_address(const SocketAddress& address) {
   }
 }
 
+PyObject* from_address(const net::Address& address) {
+  SocketAddress out;
+  out.size = address.size();
+  std::memcpy(&out.storage, address.data(), out.size);
+  return from_address(out);
+}
+
 std::string to_text(const SocketAddress& address) {
   const auto known = net::Address::from_sockaddr(address.data(), address.size);
   return known ? known->to_string() : std::string("?");

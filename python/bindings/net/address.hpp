@@ -9,6 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include "runloom/net/address.hpp"
+
 namespace runloom::python {
 
 struct SocketAddress {
@@ -27,6 +29,8 @@ struct SocketAddress {
 bool to_address(int family, PyObject* object, const char* function, SocketAddress& result);
 // What getsockname() and accept() of the standard library return. Null with an exception set.
 PyObject* from_address(const SocketAddress& address);
+// Likewise of one of the core's; None where there is none.
+PyObject* from_address(const net::Address& address);
 // "127.0.0.1:80", for messages.
 std::string to_text(const SocketAddress& address);
 

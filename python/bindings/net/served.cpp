@@ -1,6 +1,5 @@
 #include "net/served.hpp"
 
-#include <cstring>
 #include <new>
 
 #include "net/address.hpp"
@@ -14,14 +13,6 @@ namespace runloom::python {
 namespace {
 
 PyTypeObject* type = nullptr;
-
-PyObject* to_python(const net::Address& address) {
-  if (address.family() == AF_UNSPEC) return Py_NewRef(Py_None);
-  SocketAddress out;
-  out.size = address.size();
-  std::memcpy(&out.storage, address.data(), out.size);
-  return from_address(out);
-}
 
 // The clock, while the handler runs; else null with RuntimeError set.
 net::RequestClock* clock_of(PyObject* self) {
@@ -183,9 +174,9 @@ PyType_Spec spec = {
 }  // namespace
 
 PyObject* new_server_connection(PyObject* server, const net::ConnectionInfo& info) {
-  Ref peer = Ref::steal(to_python(info.peer));
-  Ref local = Ref::steal(to_python(info.local));
-  Ref proxy = Ref::steal(to_python(info.proxy));
+  Ref peer = Ref::steal(from_address(info.peer));
+  Ref local = Ref::steal(from_address(info.local));
+  Ref proxy = Ref::steal(from_address(info.proxy));
   Ref tlvs = Ref::steal(
       PyBytes_FromStringAndSize(info.tlvs.data(), static_cast<Py_ssize_t>(info.tlvs.size())));
   if (!peer || !local || !proxy || !tlvs) return nullptr;
@@ -221,10 +212,13 @@ void move_served(ServerConnection& served, const net::Fd& fd) noexcept {
 
 std::error_code served_failed(const Socket& socket, std::error_code error) noexcept {
   ServerConnection& served = as_served(socket.served);
-  if (error == Errc::closed && socket.fd && served.clock && served.clock->stopping())
-    error = errno_code(ECONNABORTED);
-  // What is wrong with the call, or with its fiber, says nothing of the connection.
-  if (error != Errc::cancelled && error != Errc::park_forbidden) served.failed = true;
+  const bool stopping = served.clock && served.clock->stopping();
+  if (error == Errc::closed && socket.fd && stopping) error = errno_code(ECONNABORTED);
+  // What is wrong with the call, or with its fiber, says nothing of the connection; nor does it
+  // that the handler has closed it.
+  const bool own = error == Errc::cancelled || error == Errc::park_forbidden ||
+                   error == Errc::unread_data || (error == Errc::closed && !stopping);
+  if (!own) served.failed = true;
   return error;
 }
 

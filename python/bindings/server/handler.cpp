@@ -128,6 +128,7 @@ Result<std::unique_ptr<net::Stream>> wrap_connection(PyServer& server,
                                                      Deadline deadline) {
   Py_CLEAR(server.raised);
   const Ref socket = make_socket(server, take_fd(*stream), info);
+  const Ref served = Ref::share(socket ? as_socket(socket.get()).served : nullptr);
   std::unique_ptr<ObjectStream> made;
   if (socket) {
     const double seconds =
@@ -139,9 +140,12 @@ Result<std::unique_ptr<net::Stream>> wrap_connection(PyServer& server,
   if (made) return std::unique_ptr<net::Stream>(std::move(made));
   Ref error = Ref::steal(take_raised());
   if (socket) as_socket(socket.get()).fd.close();
+  // The traceback has frames that have the socket: it must not keep the server that keeps it.
+  if (served) end_serving(as_served(served.get()));
   if (PyErr_GivenExceptionMatches(error.get(), cancelled_error)) return fail(Errc::cancelled);
   if (PyErr_GivenExceptionMatches(error.get(), PyExc_TimeoutError)) return fail(Errc::timed_out);
-  server.raised = error.release();
+  // That of another connection may be there, which was not reported.
+  Py_XDECREF(std::exchange(server.raised, error.release()));
   return fail_errno(EPROTO);
 }
 

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "core/g.hpp"
@@ -49,13 +48,9 @@ Ref error_of(PyServer& server, const net::ServerReport& report) {
   return Ref::steal(take_raised());
 }
 
-void print(const net::ServerReport& report, const std::string& text) {
-  std::string line = "runloom: server: ";
-  line.append(to_string(report.fault)).append(": ").append(text);
-  if (report.peer.family() != AF_UNSPEC) line += " (client " + report.peer.to_string() + ")";
-  if (report.left_out > 0) line += "; " + std::to_string(report.left_out) + " more before it";
-  line += '\n';
-  std::fputs(line.c_str(), stderr);
+void print(net::ServerReport report, std::string_view text) {
+  report.text = text;
+  std::fputs(to_string(report).c_str(), stderr);
 }
 
 }  // namespace
@@ -76,15 +71,11 @@ std::string text_of(PyObject* error) {
 
 void tell(PyServer& server, const net::ServerReport& report) {
   // Some fibers of the server are C++ alone, and run no Python code.
-  if (!current_g()) return print(report, std::string(report.text));
+  if (!current_g()) return print(report, report.text);
   const Ref raised = Ref::steal(take_raised());
   const Ref error = error_of(server, report);
   if (server.report != Py_None) {
-    SocketAddress address;
-    address.size = report.peer.size();
-    std::memcpy(&address.storage, report.peer.data(), address.size);
-    const Ref peer =
-        report.peer.family() == AF_UNSPEC ? Ref::share(Py_None) : Ref::steal(from_address(address));
+    const Ref peer = Ref::steal(from_address(report.peer));
     const Ref done = peer ? Ref::steal(PyObject_CallFunction(
                                 server.report, "sOsOK", name_of(report.fault), error.get(),
                                 std::string(report.text).c_str(), peer.get(),

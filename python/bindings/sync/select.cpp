@@ -167,8 +167,9 @@ Case* to_case(Arena& arena, PyObject* object, Py_ssize_t index) {
   const Ref value = Ref::share(size > 2 ? PySequence_Fast_GET_ITEM(object, 2) : nullptr);
   if (!what || !PyUnicode_Check(name.get())) return fail_case(PyExc_TypeError, index, kShape);
   const auto is = [&](std::string_view text) {
-    return PyUnicode_IS_COMPACT_ASCII(name.get()) &&
-           text == std::string_view(static_cast<const char*>(PyUnicode_DATA(name.get())),
+    if (!PyUnicode_IS_COMPACT_ASCII(name.get()))  // of a subclass of str, perhaps
+      return PyUnicode_CompareWithASCIIString(name.get(), text.data()) == 0;
+    return text == std::string_view(static_cast<const char*>(PyUnicode_DATA(name.get())),
                                     static_cast<std::size_t>(PyUnicode_GET_LENGTH(name.get())));
   };
   const bool sends = is("send");

@@ -40,8 +40,7 @@ bool is_end(const TLSSocket& socket, std::error_code error) noexcept {
 }
 
 void plaintext_came(TLSSocket& socket) noexcept {
-  if (const PyObject* bottom = bottom_of(socket))
-    bytes_came(*reinterpret_cast<const Socket*>(bottom));
+  if (PyObject* bottom = bottom_of(socket)) bytes_came(as_socket(bottom));
 }
 
 PyObject* receive(TLSSocket& socket, Py_ssize_t size) {

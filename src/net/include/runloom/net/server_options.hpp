@@ -56,6 +56,9 @@ struct ServerReport {
   std::uint64_t left_out = 0;      // reports of this fault that were not made since the last
 };
 
+// The line that a server without ServerOptions::report writes.
+std::string to_string(const ServerReport& report);
+
 // How long a peer may take. Zero: for ever.
 struct ServerTimeouts {
   // From accept until the PROXY header was read and `wrap` has made its stream.
